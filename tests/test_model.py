@@ -11,6 +11,7 @@ import trustgp
 from trustgp import JacobianRows
 from trustgp.data.quantities import size_text
 from trustgp.data.trees import state_tensors
+from trustgp.state.model_state import predict_latent
 
 FIELDS = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
 
@@ -31,7 +32,7 @@ def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
         assert torch.equal(one.variance, one.epistemic + one.aleatoric + one.excess + one.rare)
         assert not one.mean.requires_grad
         assert not one.variance.requires_grad
-    raw, plain = fitted.raw(test_rows[0], prediction.mean), prediction.plain
+    raw, plain = predict_latent(fitted.state, test_rows[0], prediction.mean), prediction.plain
     assert torch.equal(plain.epistemic, raw.epistemic)
     assert torch.equal(plain.aleatoric, raw.noise)
 

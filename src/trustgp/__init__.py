@@ -54,6 +54,7 @@ _MODULES = {
 }
 _REMOVED = {  # for one release
     "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
+    "Tuning": "trustgp.compress returns the smaller model itself",
 }
 _RENAMED = {"Things": "BoxTargets"}  # for one release
 _SUBPACKAGES = (  # attributes that need no import of their own

@@ -32,11 +32,8 @@ from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import JacobianRows, Tangents
 from .tangents.modules import Output, check_kind, unwrap
 
-FORMATS: dict[str, tuple[Any, Any]] = {
-    KIND: (UncertaintyModel, read_model),
-    DETECTOR: (DetectionModel, read_detector),
-}
-"""By the kind of a file: the model in it, and the reader of its state."""
+# by the kind of a file: the model in it, and the reader of its state
+FORMATS: dict[str, Any] = {KIND: (UncertaintyModel, read_model), DETECTOR: (DetectionModel, read_detector)}
 
 # Options of `fit` as the paper has them.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
@@ -114,10 +111,8 @@ def fit(
     given = dict(locals())  # every argument, by name
     network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
     if runtime is not None:
-        raise ValueError(
-            f'runtime={runtime!r}: times are no longer supported; pass a size (budget="16 MiB"), or make the '
-            "fitted model faster with trustgp.compress(model, rank=64, witness=False)."
-        )
+        what = f'runtime={runtime!r}: times are no longer supported; pass a size (budget="16 MiB")'
+        raise ValueError(f"{what}, or call trustgp.compress(model, rank=64, witness=False) after the fit.")
     if isinstance(likelihood, Detection) or likelihood in (Detection, "detection"):
         return _forward_detector(network, train, given)
     try:
@@ -131,11 +126,8 @@ def fit(
 
 def _forward_detector(network: nn.Module, train: Any, given: dict[str, Any]) -> DetectionModel:
     """For one release: `likelihood=Detection(...)` is `trustgp.detection.fit`."""
-    warn_user(
-        "likelihood=Detection(...) is deprecated; call trustgp.detection.fit(detector, pictures, ...), which "
-        "takes the options of Detection, too.",
-        DeprecationWarning,
-    )
+    instead = "call trustgp.detection.fit(detector, pictures, ...) with the options of Detection"
+    warn_user(f"likelihood=Detection(...) is deprecated; {instead}.", DeprecationWarning)
     likelihood, defaults = given["likelihood"], signature(fit).parameters
     settings = likelihood if isinstance(likelihood, Detection) else Detection()
     ignored = ("likelihood", "seed", "strict")  # a detector's fit draws nothing, and cannot fail in parts

@@ -111,10 +111,8 @@ def _user_errors(options: argparse.Namespace) -> tuple[type[Exception], ...]:
 
 
 def _explain_absence(_: argparse.Namespace) -> NoReturn:
-    raise ImportError(
-        "demo, study and report are commands of trustgp-experiments, which is not installed: "
-        "run `pip install ./experiments` in a clone of trustgp's repository."
-    )
+    what = "demo, study and report are commands of trustgp-experiments, which is not installed"
+    raise ImportError(f"{what}: run `pip install ./experiments` in a clone of trustgp's repository.")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,7 +13,7 @@ from .data.rows import Unpack
 from .data.trees import Inputs, moved
 from .data.user_warnings import explain_call
 from .executors import Executor
-from .experts.mixture import LatentPrediction, Mixture
+from .experts.mixture import Mixture
 from .experts.witness import WitnessState
 from .fitting.update import update_state
 from .likelihoods import Calibrations, Shape
@@ -22,7 +22,6 @@ from .state import model_state
 from .state.conformal import ConformalIntervals, ConformalSets, conformal
 from .state.model_file import save_state
 from .state.model_state import FittedModel, ModelState, Provenance, Training, of_state
-from .tangents.base import Features
 
 
 class UncertaintyModel(FittedModel):
@@ -73,10 +72,6 @@ class UncertaintyModel(FittedModel):
             unpack: As for `fit`: `lambda batch: (inputs, targets)`, where a batch is something else.
         """
         return model_state.predict(self.state, inputs, batch_size=batch_size, unpack=unpack)
-
-    def raw(self, inputs: Inputs, outputs: Tensor, features: Features | None = None) -> LatentPrediction:
-        """What experts and witness say before calibration; see `trustgp.state.model_state.predict_latent`."""
-        return model_state.predict_latent(self.state, inputs, outputs, features)
 
     def novelty(self, inputs: Inputs) -> Tensor:
         """How far from the training rows, in [0, 1], shape [n]."""

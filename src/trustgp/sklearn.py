@@ -36,6 +36,7 @@ class _TrustEstimator(BaseEstimator):
 
     model_: UncertaintyModel  # the fitted model
     network_: nn.Module  # the given or trained network
+    _targets: Any  # from y and a dtype to targets for the likelihood
 
     def __init__(
         self,
@@ -58,24 +59,20 @@ class _TrustEstimator(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
 
-    def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
-        """Targets for the likelihood."""
-        raise NotImplementedError
-
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
         """The error bar of a given network, or of one that is trained here."""
         options, seed = self._options(), self._seed()
-        if groups is not None:
-            check_consistent_length(X, groups)
-            groups = np.asarray(groups)
+        check_consistent_length(X, groups)
+        groups = None if groups is None else np.asarray(groups)
         validation: Any = options.pop("validation", None)
         trained = self.network if isinstance(self.network, nn.Module) else None
         held_out = np.zeros(len(X), dtype=bool)
         if trained is None and validation is None:
             held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
-            what = f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`"
-            raise ValueError(f"{what}, without validation rows; these must not be training rows.")
+            raise ValueError(
+                "validation_fraction= is for networks trained in `fit`, without validation rows."
+            )
         self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
         dtype = _dtype(self.network_)
 
@@ -97,10 +94,8 @@ class _TrustEstimator(BaseEstimator):
         """Those of `trustgp.fit` that are not parameters of the estimator; others are a ValueError."""
         options = dict(self.fit_options or {})
         allowed = [name for name in signature(fit).parameters if name not in OWN]
-        wrong = sorted(set(options) - set(allowed))
-        if wrong:
-            what = f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}"
-            raise ValueError(f"{what}. Others are parameters of {type(self).__name__} or of its fit.")
+        if wrong := sorted(set(options) - set(allowed)):
+            raise ValueError(f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}.")
         return options
 
     def _seed(self) -> int:
@@ -110,15 +105,14 @@ class _TrustEstimator(BaseEstimator):
 
     def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
-        if not callable(self.network):
-            kind = type(self.network).__name__
-            raise TypeError(f"network is a {kind}; pass a trained torch.nn.Module, or a function (X, y).")
-        dtype = torch.get_default_dtype()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            network = self.network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
+        network, dtype = self.network, torch.get_default_dtype()
+        if callable(network):
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                network = network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
         if not isinstance(network, nn.Module):
-            raise TypeError(f"network(X, y) returned a {type(network).__name__}; return a torch.nn.Module.")
+            kind = f"a {type(network).__name__}" + (" was returned" if callable(self.network) else "")
+            raise TypeError(f"network: {kind}; a torch.nn.Module, or a function (X, y) of one, is needed.")
         return network
 
     def _held_out(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
@@ -268,6 +262,5 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
 
 
 def _dtype(network: nn.Module) -> torch.dtype:
-    """Of the network's parameters."""
     floating = (value.dtype for value in network.parameters() if value.is_floating_point())
     return next(floating, torch.get_default_dtype())

@@ -98,9 +98,3 @@ def fitted(request) -> tuple[nn.Module, DetectionModel]:
     """Classes of the grid are sigmoids; DETR has a softmax with "no object"."""
     network = DETECTORS[request.param]()
     return network, fitted_to(network, ADAPTERS.get(request.param, Adapter()))
-
-
-@pytest.fixture(scope="session")
-def targets() -> tuple[Tensor, list[BoxTargets]]:
-    """Pictures that no fit has seen, with targets of the grid."""
-    return noise_scenes(grid(), 8, 5)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from detection.conftest import GRID, conditional_detr, fitted_to, grid, noise, plain_detr, seeded
+from detection.conftest import GRID, conditional_detr, grid, noise, plain_detr, seeded
 from detection.detector_zoo import ZOO
 from torch import nn
 
-import trustgp
 from trustgp.detection import Adapter, Detection
 from trustgp.detection.adapter import Detector
 from trustgp.detection.query_rows import kept
@@ -43,25 +42,6 @@ def test_the_features_of_queries_are_those_of_the_last_attention(name):
     assert not any(module._forward_hooks for module in network.modules())
 
 
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:.*classes have no training row")
-@pytest.mark.parametrize("name", ZOO)
-def test_every_family_gets_an_error_bar_that_is_saved_and_loaded(name, tmp_path):
-    network = seeded(ZOO[name])
-    model = fitted_to(network, Adapter(), most=5)
-    images = noise(2, 3)
-    found = model.predict(images)
-    for one in found:
-        assert len(one) > 0
-        assert bool(torch.isfinite(one.std).all() & (one.std > 0).all())
-        assert 0 < one.picture_novelty < 1
-    model.save(tmp_path / "m.trustgp")
-    again = trustgp.load(tmp_path / "m.trustgp", network).predict(images)
-    for one, other in zip(found, again, strict=True):
-        assert torch.equal(one.std, other.std)
-        assert torch.equal(one.boxes, other.boxes)
-
-
 def test_suppression_keeps_the_most_confident_of_boxes_that_overlap():
     boxes = torch.tensor(
         [[0.5, 0.5, 0.2, 0.2], [0.51, 0.5, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], [0.5, 0.5, 0.2, 0.2]]
@@ -85,10 +65,7 @@ class Identity(nn.Linear):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (
-            lambda: Detector(grid(), Adapter("nowhere", labels=2)),
-            r"seen='nowhere'\): the network has no such",
-        ),
+        (lambda: Detector(grid(), Adapter("nowhere", labels=2)), r"seen='nowhere'\): the network has no"),
         (lambda: Detector(grid(), Adapter(seen="fine", labels=2))(noise(2)), "fine: 64 rows, but 80 queries"),
         (lambda: Detector(grid(), Adapter(labels=2))(noise(2)), "no attention with a row for each of its 80"),
         (lambda: Detector(grid(), Adapter()), "has no config.num_labels, the number of its classes"),

@@ -53,7 +53,7 @@ def test_bad_input_is_refused(fitted, data):
     cases = [
         ((unknown,), {}, r"data, picture 0: labels .* 0 to 1"),
         (((images, empty),), {}, "no targets in any picture"),
-        ((data,), {"names": ["rover"]}, "for 2 classes"),
+        ((data,), {"names": ["rover"]}, "2 are needed, no two alike"),
         ((data,), {"unpack": lambda batch: batch}, "not for detectors"),
         ((images,), {}, r"\(images, targets\)"),
         ((data, images[:0]), {}, "ood holds no pictures"),

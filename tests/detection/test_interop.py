@@ -13,28 +13,18 @@ import torch
 from trustgp.detection import Detections, to_supervision
 
 
-def found(k: int) -> Detections:
-    boxes = torch.tensor([[1.0, 2.0, 30.0, 40.0], [5.0, 6.0, 9.0, 11.0]])[:k]
-    chances = torch.full((k, 3), 1 / 3)
-    return Detections(boxes, boxes / 10, torch.tensor([1, 0])[:k], torch.rand(k), chances, torch.rand(k))
-
-
-@pytest.mark.parametrize("k", [0, 2])
-def test_boxes_classes_and_error_bars_go_over(monkeypatch, k):
+def test_boxes_classes_and_error_bars_go_over_and_a_missing_package_is_named(monkeypatch):
+    boxes = torch.tensor([[1.0, 2.0, 30.0, 40.0], [5.0, 6.0, 9.0, 11.0]])
+    own = Detections(boxes, boxes / 10, torch.tensor([1, 0]), torch.rand(2), torch.rand(2, 3), torch.rand(2))
     if find_spec("supervision") is None:
         monkeypatch.setitem(sys.modules, "supervision", SimpleNamespace(Detections=SimpleNamespace))
-    own = found(k)
-    given = to_supervision(own)
-    np.testing.assert_array_equal(given.xyxy, own.boxes.numpy())
-    np.testing.assert_array_equal(given.class_id, own.labels.numpy())
-    np.testing.assert_array_equal(given.confidence, own.confidence.numpy())
-    np.testing.assert_array_equal(given.data["novelty"], own.novelty.numpy())
-    np.testing.assert_array_equal(given.data["std"], own.std.numpy())
-    given.xyxy += 1.0  # a copy
-    assert torch.equal(own.boxes, found(k).boxes)
-
-
-def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
+    for detections in (own, own[:0]):
+        given = to_supervision(detections)
+        pairs = [(given.xyxy, detections.boxes), (given.class_id, detections.labels)]
+        pairs += [(given.confidence, detections.confidence)]
+        pairs += [(given.data[name], getattr(detections, name)) for name in ("novelty", "std")]
+        for exported, expected in pairs:
+            np.testing.assert_array_equal(exported, expected.numpy())
     monkeypatch.setitem(sys.modules, "supervision", None)
     with pytest.raises(ImportError, match=r"pip install \"trustgp\[supervision\]\""):
-        to_supervision(found(1))
+        to_supervision(own)

@@ -14,7 +14,7 @@ import trustgp
 from trustgp.data.tensor_file import ArtifactError
 from trustgp.detection import fitting, pass_checkpoint, picture_pass
 from trustgp.detection.picture_pass import MAX_VARIED, HeldOut
-from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size, for_each
+from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of the .* training pictures are held out")
 
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_p
     with pytest.raises(ArtifactError, match="different: settings"):
         fitted(pictures(90), threshold=0.02, checkpoint=tmp_path)
     shuffled = DataLoader(Shelf(rows(20)), shuffle=True, collate_fn=collated)
-    with pytest.raises(ValueError, match="the same order each time"):
+    with pytest.raises(ValueError, match="pictures in the same order; pass shuffle=False"):
         fitted(shuffled, checkpoint=tmp_path)
 
 
@@ -179,38 +179,10 @@ def test_pictures_of_mixed_sizes_are_fitted_predicted_saved_and_evaluated(mixed,
     assert [one.valid for one in mixed.predict(images)] == [i != 4 for i in range(9)]
 
 
-def test_padding_is_cropped_by_its_mask(mixed):
-    images = [image for image, _ in rows(4, mixed=True)]
-    batch, mask = torch.zeros(4, 3, 32, 32), torch.zeros(4, 32, 32, dtype=torch.int64)
-    for i, image in enumerate(images):
-        batch[i, :, : image.shape[1], : image.shape[2]] = image
-        mask[i, : image.shape[1], : image.shape[2]] = 1
-    padded = mixed.predict({"pixel_values": batch, "pixel_mask": mask})
-    for one, other in zip(padded, mixed.predict(images), strict=True):
-        assert torch.equal(one.boxes, other.boxes)
-        assert torch.equal(one.std, other.std)
-
-
-def test_a_model_of_one_size_takes_no_other(whole):
-    with pytest.raises(ValueError, match="the model was fitted on"):
-        whole.predict([image for image, _ in rows(4, mixed=True)])
-    with pytest.raises(ValueError, match=r"validation: pictures are \(24, 24\) pixels"):
-        fitted(pictures(30), validation=[list(part) for part in zip(*rows(30, mixed=True)[::3], strict=True)])
-
-
 def test_batches_are_bounded_in_pictures_and_pixels():
     assert batch_size(16, 16) == MAX_BATCH
     assert batch_size(800, 1066) * 800 * 1066 <= MAX_BATCH_PIXELS
     assert batch_size(10**4, 10**4) == 1
-    given = [torch.full((1, side, 1), float(i)) for i, side in enumerate((2, 3, 2, 2, 3))]
-    batches = []
-
-    def work(batch):
-        batches.append(len(batch))
-        return [float(one.mean()) for one in batch]
-
-    assert for_each(given, work) == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert batches == [3, 2]
 
 
 def test_variants_are_of_held_out_pictures_evenly_spread():

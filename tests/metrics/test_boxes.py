@@ -31,9 +31,6 @@ def test_overlaps_are_those_of_a_plain_loop():
     torch.testing.assert_close(overlaps(first, second), expected[..., 0], rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(generous_overlaps(first, second), expected[..., 1], rtol=1e-6, atol=1e-7)
     assert float(overlaps(torch.zeros(1, 4), torch.zeros(1, 4))) == 0.0
-
-
-def test_corners_of_a_box_given_by_its_centre():
     assert corners(torch.tensor([0.5, 0.4, 0.2, 0.6])).tolist() == pytest.approx([0.4, 0.1, 0.6, 0.7])
 
 

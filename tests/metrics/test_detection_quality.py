@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 import torch
+from many import each
 from metrics.by_hand import there
 
 from trustgp import metrics
 from trustgp.detection import BoxTargets
 
 
-@dataclass
-class Found:
-    boxes: torch.Tensor
-    std: torch.Tensor
-    probabilities: torch.Tensor
-
-
-def found(boxes: list, std: list, probabilities: list, classes: int = 2) -> Found:
-    sides = (torch.tensor(part, dtype=torch.float64).reshape(-1, 4) for part in (boxes, std))
-    return Found(*sides, torch.tensor(probabilities, dtype=torch.float64).reshape(-1, classes))
+def found(boxes: list, std: list, probabilities: list) -> SimpleNamespace:
+    parts = {"boxes": (boxes, 4), "std": (std, 4), "probabilities": (probabilities, 2)}
+    return SimpleNamespace(**{k: torch.tensor(v).double().reshape(-1, n) for k, (v, n) in parts.items()})
 
 
 SURE = [0.0] * 4
@@ -31,41 +25,38 @@ BOX, OTHER = [2.0, 3, 6, 8], [10.0, 1, 15, 4]
 SIZE = (12, 16)
 
 
-def pdq(*scene) -> float:
-    return metrics.detection_quality(*([part] for part in scene)).pdq
+NOTHING = found([], [], [])
 
 
-def test_a_perfect_detection_is_1():
-    scene = found([BOX, OTHER], [SURE, SURE], [[1, 0], [0, 1]]), there([OTHER, BOX], [1, 0]), SIZE
-    quality = metrics.detection_quality(*([part] for part in scene))
-    assert quality.pdq == pytest.approx(1.0, abs=1e-9)
-    assert (quality.pairs, quality.false, quality.missed) == (2, 0, 0)
-    assert (quality.spatial, quality.label) == pytest.approx((1.0, 1.0), abs=1e-9)
+@each(
+    ("detections", "targets", "expected"),  # PDQ, pairs, false alarms, misses
+    [
+        (found([BOX, OTHER], [SURE, SURE], [[1, 0], [0, 1]]), there([OTHER, BOX], [1, 0]), (1.0, 2, 0, 0)),
+        (found([BOX], [SURE], [[1, 0]]), there([BOX, OTHER], [0, 0]), (0.5, 1, 0, 1)),
+        (found([BOX, OTHER], [SURE] * 2, [[1, 0]] * 2), there([BOX], [0]), (0.5, 1, 1, 0)),
+        (found([BOX], [SURE], [[1, 0]]), there([BOX], [1]), (0.0, 0, 1, 1)),  # a pair of no quality is none
+        # far from a target: else a false alarm and a miss would count as one pair, and cost less
+        (found([OTHER], [SURE], [[1, 0]]), there([BOX], [0]), (0.0, 0, 1, 1)),
+        (found([OTHER], [[1.0] * 4], [[1, 0]]), there([BOX], [0]), (0.0, 0, 1, 1)),
+        (NOTHING, there([], []), (0.0, 0, 0, 0)),
+    ],
+)
+def test_misses_and_false_alarms_count_as_much_as_pairs(detections, targets, expected):
+    quality = metrics.detection_quality([detections], [targets], [SIZE])
+    assert quality.pdq == pytest.approx(expected[0], abs=1e-7)
+    assert (quality.pairs, quality.false, quality.missed) == expected[1:]
+    if expected[0] == 1.0:
+        assert (quality.spatial, quality.label) == pytest.approx((1.0, 1.0), abs=1e-9)
 
 
-def test_a_miss_or_a_false_alarm_halves_it():
-    one, two = found([BOX], [SURE], [[1, 0]]), found([BOX, OTHER], [SURE, SURE], [[1, 0], [1, 0]])
-    assert pdq(one, there([BOX, OTHER], [0, 0]), SIZE) == pytest.approx(0.5, abs=1e-9)
-    assert pdq(two, there([BOX], [0]), SIZE) == pytest.approx(0.5, abs=1e-9)
-    # of all pictures together: a quality of 1 over a pair, a false alarm and a miss
-    several = [one, one, found([], [], [])], [there([BOX], [0]), there([], []), there([BOX], [0])], [SIZE] * 3
-    quality = metrics.detection_quality(*several)
-    assert quality.pdq == pytest.approx(1 / 3, abs=1e-9)
-    assert (quality.pairs, quality.false, quality.missed) == (1, 1, 1)
-
-
-def test_a_pair_of_no_quality_is_a_false_alarm_and_a_miss():
-    quality = metrics.detection_quality([found([BOX], [SURE], [[1, 0]])], [there([BOX], [1])], [SIZE])
-    assert (quality.pdq, quality.pairs, quality.false, quality.missed) == (0.0, 0, 1, 1)
-
-
-def test_boxes_far_from_a_thing_make_no_pair_with_it():
-    # else a false alarm and a miss would count as one pair, and cost less
-    for std in (SURE, [1.0] * 4):
-        quality = metrics.detection_quality([found([OTHER], [std], [[1, 0]])], [there([BOX], [0])], [SIZE])
-        assert (quality.pairs, quality.false, quality.missed) == (0, 1, 1)
-    both = found([OTHER, BOX], [SURE, SURE], [[1, 0], [1, 0]]), there([BOX, [10, 8, 15, 11]], [0, 0]), SIZE
-    assert pdq(*both) == pytest.approx(1 / 3, abs=1e-9)
+def test_pdq_is_of_all_pictures_together_and_lengths_must_agree():
+    one = found([BOX], [SURE], [[1, 0]])
+    several = [one, one, NOTHING], [there([BOX], [0]), there([], []), there([BOX], [0])], [SIZE] * 3
+    assert metrics.detection_quality(*several).pdq == pytest.approx(1 / 3, abs=1e-9)
+    with pytest.raises(ValueError, match="1 targets and 0 sizes"):
+        metrics.detection_quality([NOTHING], [there([], [])], [])
+    with pytest.raises(ValueError, match="probabilities of 2 classes"):
+        metrics.detection_quality([one], [there([BOX], [5])], [SIZE])
 
 
 def plain_spatial(box: list, std: list, thing: list, size: tuple[int, int]) -> float:
@@ -113,13 +104,6 @@ def test_quality_is_that_of_loops_over_pixels_and_assignments(k, m):
         sum(float(quality[row, column]) for column, row in enumerate(rows))
         for rows in permutations(range(max(k, m)), min(k, m))
     )
-    scored = metrics.detection_quality([Found(boxes, std, chances)], [BoxTargets(things, labels)], [SIZE])
+    given = SimpleNamespace(boxes=boxes, std=std, probabilities=chances)
+    scored = metrics.detection_quality([given], [BoxTargets(things, labels)], [SIZE])
     assert scored.pdq == pytest.approx(best / max(k, m), abs=1e-6)
-
-
-def test_nothing_at_all_is_0_and_lengths_must_agree():
-    assert pdq(found([], [], []), there([], []), SIZE) == 0.0
-    with pytest.raises(ValueError, match="sizes of 0"):
-        metrics.detection_quality([found([], [], [])], [there([], [])], [])
-    with pytest.raises(ValueError, match="probabilities of 2 classes"):
-        pdq(found([BOX], [SURE], [[1, 0]]), there([BOX], [5]), SIZE)

@@ -28,7 +28,7 @@ def test_a_detection_lies_on_an_unknown_thing_that_it_overlaps_more_than_any_fam
     assert not metrics.on_unknown(boxes, there([], []), num_classes=KNOWN).any()
 
 
-def test_recall_of_unknown_things_and_open_set_errors():
+def test_recall_of_unknown_things_which_may_be_absent_and_open_set_errors():
     # three unknown things in two pictures, and a familiar one
     true = [there([A, B, C], [2, 0, 3]), there([A], [2]), there([], [])]
     boxes = [torch.tensor(part).reshape(-1, 4) for part in ([A, B, A, SOME_OF_A], [A], [C])]
@@ -40,9 +40,6 @@ def test_recall_of_unknown_things_and_open_set_errors():
     nothing = [torch.zeros_like(mark) for mark in marks]
     assert metrics.unknown_recall(boxes, nothing, true, num_classes=KNOWN) == 0.0
     assert metrics.open_set_errors(boxes, nothing, true, num_classes=KNOWN) == 3
-
-
-def test_without_unknown_things_there_is_no_recall():
     case = [torch.tensor([A])], [torch.tensor([True])], [there([A], [1])]
     assert metrics.unknown_recall(*case, num_classes=KNOWN) is None
     assert metrics.open_set_errors(*case, num_classes=KNOWN) == 0

@@ -37,23 +37,9 @@ def test_a_parabola_on_uneven_stamps_is_differentiated_exactly():
     velocity, slope = signal(times)
     states = list(states_of(times, velocity))
     np.testing.assert_allclose(logs.accelerations(states)[:, 1], slope[:, 1], rtol=0, atol=1e-9)
-    found = online(states)
-    assert np.isnan(found[: MIN_SAMPLES - 1]).all()
-    np.testing.assert_allclose(found[MIN_SAMPLES - 1 :, 1], slope[MIN_SAMPLES - 1 :, 1], rtol=0, atol=1e-9)
-
-
-def test_a_sine_is_followed_and_the_centred_window_is_the_better_one():
-    draw = np.random.default_rng(1)
-    times = uneven(300, draw)
-    velocity, slope = signal(times)
-    noise = draw.normal(0, 1e-3, velocity.shape)
-    states = list(states_of(times, velocity + noise))
-    centred = np.abs(logs.accelerations(states) - slope)[10:-10]
-    causal = np.abs(online(states) - slope)[10:-10]
-    neighbours = np.abs(np.gradient(velocity + noise, times / 1e9, axis=0) - slope)[10:-10]
-    assert centred.mean() < 0.05
-    assert centred.mean() < causal.mean()
-    assert centred.mean() < neighbours.mean() / 2
+    slopes = online(states)
+    assert np.isnan(slopes[: MIN_SAMPLES - 1]).all()
+    np.testing.assert_allclose(slopes[MIN_SAMPLES - 1 :, 1], slope[MIN_SAMPLES - 1 :, 1], rtol=0, atol=1e-9)
 
 
 def test_no_window_reaches_across_a_gap():
@@ -62,9 +48,9 @@ def test_no_window_reaches_across_a_gap():
     velocity = np.where(np.arange(40)[:, None] < 20, 0.0, 5.0)  # a jump nobody saw
     states = list(states_of(times, velocity))
     np.testing.assert_allclose(logs.accelerations(states), 0.0, atol=1e-9)
-    found = online(states)
-    np.testing.assert_allclose(found[~np.isnan(found)], 0.0, atol=1e-9)
-    assert np.flatnonzero(np.isnan(found[:, 0])).tolist() == [0, 1, 2, 20, 21, 22]
+    slopes = online(states)
+    np.testing.assert_allclose(slopes[~np.isnan(slopes)], 0.0, atol=1e-9)
+    assert np.flatnonzero(np.isnan(slopes[:, 0])).tolist() == [0, 1, 2, 20, 21, 22]
     wide = logs.accelerations(states, gap=2.0)
     assert np.abs(wide).max() > 1.0  # the gap is what keeps them apart
 
@@ -85,12 +71,12 @@ def test_a_bad_message_or_stamp_is_nan_and_harms_no_other(how):
     times = uneven(60, np.random.default_rng(3))
     velocity, slope = signal(times)
     states = bad_states(times, velocity, 30, how)
-    for found in (logs.accelerations(states), online(states)):
-        known = ~np.isnan(found[:, 0])
-        assert not known[30]
-        np.testing.assert_allclose(found[known, 1], slope[known, 1], rtol=0, atol=1e-6)
-        assert known[4:30].all()
-        assert known[31 + MIN_SAMPLES :].all()
+    for slopes in (logs.accelerations(states), online(states)):
+        finite = ~np.isnan(slopes[:, 0])
+        assert not finite[30]
+        np.testing.assert_allclose(slopes[finite, 1], slope[finite, 1], rtol=0, atol=1e-6)
+        assert finite[4:30].all()
+        assert finite[31 + MIN_SAMPLES :].all()
 
 
 def test_stamps_of_the_header_are_preferred_to_the_time_of_recording():
@@ -112,13 +98,3 @@ def test_few_messages_have_no_acceleration_and_wrong_arguments_are_named():
         logs.accelerations([], gap=0)
     with pytest.raises(ValueError, match="0 velocities for 2 joints"):
         logs.accelerations([logs.JointState(1, ("a", "b"), np.ones(2), np.ones(0), np.ones(0))])
-
-
-def test_what_is_recorded_with_stamps_is_read_with_them(tmp_path):
-    pytest.importorskip("rosbags", reason='needs rosbags: pip install "trustgp[logs]"')
-    times = uneven(20, np.random.default_rng(7))
-    states = list(states_of(times, signal(times)[0]))
-    wanted = logs.accelerations(states)
-    for storage, name in (("sqlite3", "a"), ("mcap", "b"), ("json", "c.mcap")):
-        logs.record(tmp_path / name, states, storage=storage)
-        np.testing.assert_array_equal(logs.accelerations(logs.joint_states(tmp_path / name)), wanted)

@@ -12,7 +12,7 @@ from many import each
 
 from trustgp import plots
 from trustgp.detection import Detections
-from trustgp.plots.boxes import as_picture, ink_on, label_of, scale_position, shade_of
+from trustgp.plots.boxes import as_picture, ink_on, scale_position
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.colors import to_rgb  # noqa: E402
@@ -43,28 +43,20 @@ def texts(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
-# one picture
-
-
 def test_boxes_have_the_corners_and_bands_the_width_of_the_intervals():
-    found = some(*NOVELTY)
-    axes = plots.detections(torch.zeros(3, 64, 64), found, level=0.9)
-    low, high = (end.double().numpy() for end in found.interval(0.9))
+    given = some(*NOVELTY)
+    axes = plots.detections(torch.zeros(3, 64, 64), given, level=0.9)
+    low, high = (end.double().numpy() for end in given.interval(0.9))
     boxes, bands = by_name(axes, "box"), by_name(axes, "band")
     assert len(boxes) == len(bands) == 2
     for k, (box, band) in enumerate(zip(boxes, bands, strict=True)):
         corner, far = np.array(box.get_xy()), np.array([box.get_width(), box.get_height()])
-        np.testing.assert_allclose([*corner, *(corner + far)], found.boxes[k].double().numpy(), rtol=1e-12)
+        np.testing.assert_allclose([*corner, *(corner + far)], given.boxes[k].double().numpy(), rtol=1e-12)
         outer, inner = np.split(band.get_path().vertices, 2)
         assert outer.min(0).tolist() == low[k, :2].tolist()
         assert outer.max(0).tolist() == high[k, 2:].tolist()
         assert inner.min(0).tolist() == high[k, :2].tolist()
         assert inner.max(0).tolist() == low[k, 2:].tolist()
-
-
-def test_intervals_that_meet_fill_the_box():
-    axes = plots.detections(torch.zeros(3, 64, 64), some(0.1, std=30.0))
-    assert len(by_name(axes, "band")[0].get_path().vertices) == 5
 
 
 @each("std", [torch.inf, torch.nan])
@@ -74,37 +66,37 @@ def test_an_edge_without_a_finite_interval_is_drawn_to_the_end_of_the_picture(st
     assert np.isfinite(outline).all()
     assert (outline.min(0) <= 0).all()
     assert (outline.max(0) >= 64).all()
+    meeting = plots.detections(torch.zeros(3, 64, 64), some(0.1, std=30.0))  # intervals fill the box
+    assert len(by_name(meeting, "band")[0].get_path().vertices) == 5
 
 
-def test_what_lies_above_the_threshold_is_dashed_and_has_a_warning():
-    found = some(*NOVELTY)
-    axes = plots.detections(torch.zeros(3, 64, 64), found, threshold=0.1, names=("rover", "lander"))
-    calm, alarming = by_name(axes, "box")
-    assert calm.get_linestyle() in ("-", "solid")
-    assert alarming.get_linestyle() not in ("-", "solid")
-    assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
-    plain = plots.detections(torch.zeros(3, 64, 64), found)
-    assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
-
-
-def test_what_the_model_calls_novel_is_marked_without_a_threshold_of_ones_own():
+def test_boxes_above_the_models_threshold_or_ones_own_are_dashed_and_have_a_warning():
     limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.15}
-    axes = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits))
-    calm, novel = by_name(axes, "box")
-    assert calm.get_linewidth() < novel.get_linewidth()
-    assert texts(axes)[1] == "\N{WARNING SIGN} novel 0.30 (class 1 60 %)"
-    assert by_name(axes, "picture") == []
-    loose = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits), threshold=0.5)
-    assert not any("novel" in text for text in texts(loose))
+    names = ("rover", "lander")
+    for given, threshold in ((some(*NOVELTY), 0.1), (replace(some(*NOVELTY), **limits), None)):
+        axes = plots.detections(torch.zeros(3, 64, 64), given, threshold=threshold, names=names)
+        calm, novel = by_name(axes, "box")
+        assert calm.get_linestyle() in ("-", "solid")
+        assert novel.get_linestyle() not in ("-", "solid")
+        assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
+        assert by_name(axes, "picture") == []
+    for given, threshold in ((some(*NOVELTY), None), (replace(some(*NOVELTY), **limits), 0.5)):
+        plain = plots.detections(torch.zeros(3, 64, 64), given, threshold=threshold)
+        assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
+    with pytest.raises(ValueError, match="class 1 was found, but names= has 1"):
+        plots.detections(torch.zeros(3, 64, 64), some(*NOVELTY), names=("rover",))
 
 
-def test_a_picture_that_is_novel_as_a_whole_has_a_frame_and_a_word():
+def test_novel_pictures_have_a_frame_and_a_remark_and_empty_ones_a_remark():
     limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.9}
     axes = plots.detections(torch.zeros(3, 64, 64), replace(some(0.02), **limits))
     assert len(by_name(axes, "picture")) == 1
     assert texts(axes)[0] == "\N{WARNING SIGN} novel picture 0.90"
     blind = plots.detections(torch.zeros(3, 64, 64), replace(some(), **limits))
     assert texts(blind) == ["\N{WARNING SIGN} novel picture 0.90, nothing found"]
+    empty = plots.detections(np.zeros((64, 64, 3), dtype=np.uint8), some(), title="empty")
+    assert (texts(empty), empty.get_title()) == (["nothing found"], "empty")
+    assert (len(empty.patches), len(empty.images)) == (0, 1)
 
 
 def test_labels_of_detections_on_top_of_each_other_do_not_overlap():
@@ -114,14 +106,6 @@ def test_labels_of_detections_on_top_of_each_other_do_not_overlap():
     axes.figure.draw_without_rendering()
     spans = sorted(text.get_window_extent().intervaly.tolist() for text in axes.texts)
     assert all(below[1] < above[0] for below, above in itertools.pairwise(spans))
-
-
-def test_without_detections_there_is_the_picture_and_a_word():
-    axes = plots.detections(np.zeros((64, 64, 3), dtype=np.uint8), some(), title="empty")
-    assert texts(axes) == ["nothing found"]
-    assert axes.get_title() == "empty"
-    assert len(axes.patches) == 0
-    assert len(axes.images) == 1
 
 
 def test_pictures_of_every_kind_come_out_the_same():
@@ -147,25 +131,11 @@ def test_what_is_no_picture_is_refused(image, match):
         plots.detections(image, some())
 
 
-def test_too_few_names_are_refused():
-    with pytest.raises(ValueError, match="class 1 was found, but names= has 1"):
-        label_of(some(*NOVELTY), 1, names=("rover",))
-
-
-# colours
-
-
-def test_colours_are_those_of_the_map_and_the_threshold_is_in_the_middle():
-    shades = plots.colour_map()
-    for novelty in (0.0, 0.2, 0.5, 0.9, 1.0):
-        np.testing.assert_allclose(plots.colour_of(novelty), shades(novelty)[:3], atol=0.02)
+def test_colours_run_along_the_scale_and_the_threshold_is_in_the_middle():
     assert plots.colour_of(0.1, 0.1) == plots.colour_of(0.5) == to_rgb("#f6d55c")
     assert scale_position(0.7, 0.1) == scale_position(float("nan"), 0.1) == 1.0
     assert scale_position(0.03, 0.1) == pytest.approx(0.15)
     assert scale_position(1.0, 0.75) == 1.0  # the largest novelty has the last colour
     assert scale_position(0.875, 0.75) == pytest.approx(0.75)
-
-
-def test_text_is_dark_on_bright_colours_and_white_on_dark_ones():
-    assert ink_on(shade_of("#f6d55c")) != "white"
-    assert ink_on(shade_of("#c8423b")) == "white"
+    assert ink_on(to_rgb("#f6d55c")) != "white"
+    assert ink_on(to_rgb("#c8423b")) == "white"

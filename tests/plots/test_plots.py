@@ -1,8 +1,6 @@
 """Drawing leaves nothing behind but the file, and draws what it says."""
 
 import importlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -51,20 +49,6 @@ def test_a_figure_is_written_and_the_settings_of_matplotlib_stay(tmp_path, evalu
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_figure_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
-    (tmp_path / "a.png").write_text("before")
-
-    def half(self, target, **_):
-        target.write_bytes(b"\x89PNG")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", half)
-    with pytest.raises(KeyboardInterrupt), plots.figure(tmp_path / "a.png", width=1, height=1):
-        pass
-    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
-    assert (tmp_path / "a.png").read_text() == "before"
-
-
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     def missing(name, *rest):
         raise ImportError(name)
@@ -72,14 +56,6 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"trustgp\[plots\]"):
         plots.require_matplotlib()
-
-
-def test_importing_trustgp_and_its_plots_does_not_import_matplotlib():
-    script = "import sys, trustgp; trustgp.plots.overview; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-# histograms
 
 
 def test_zeros_and_infinities_are_counted_at_the_ends(axes):
@@ -94,9 +70,6 @@ def test_what_has_no_place_in_a_histogram_is_refused_by_name(axes, sample):
         plots.draw_histograms(axes, {"novelty": sample})
 
 
-# bands
-
-
 def test_bands_follow_the_input_however_the_rows_are_ordered(axes):
     x = torch.tensor([2.0, 0.0, 1.0])
     prediction = make(torch.stack([x, 10 * x], 1), torch.full((3, 2), 4.0))
@@ -108,25 +81,22 @@ def test_bands_follow_the_input_however_the_rows_are_ordered(axes):
     assert axes.collections[2].get_offsets().tolist() == [[2, 2], [0, 0], [1, 1]]
 
 
-# calibration, sparsification, parity
-
-
 def test_the_calibration_curve_is_the_average_or_one_output(axes, evaluation):
     plots.draw_calibration(axes, evaluation, label="all")
     plots.draw_calibration(axes, evaluation, output="knee", label="knee")
-    found = lines(axes)
+    drawn = lines(axes)
     levels = evaluation.levels.numpy()
-    np.testing.assert_array_equal(found["all"], np.stack([levels, evaluation.observed.mean(1)], 1))
-    np.testing.assert_array_equal(found["knee"], np.stack([levels, evaluation.observed[:, 1]], 1))
+    np.testing.assert_array_equal(drawn["all"], np.stack([levels, evaluation.observed.mean(1)], 1))
+    np.testing.assert_array_equal(drawn["knee"], np.stack([levels, evaluation.observed[:, 1]], 1))
     assert [line.get_label() for line in axes.lines].count("honest") == 1
 
 
 def test_sparsification_shows_the_oracle_below_and_random_order_level(axes, evaluation):
     plots.draw_sparsification(axes, evaluation, output="hip")
-    found = lines(axes)
-    np.testing.assert_allclose(found["ranked by std"][:, 1] ** 2, evaluation.risk[:, 0], rtol=1e-12)
-    assert (found["oracle"][:, 1] <= found["ranked by std"][:, 1] + 1e-12).all()
-    np.testing.assert_allclose(found["random order"][:, 1], evaluation.outputs["hip"].rmse, rtol=1e-12)
+    drawn = lines(axes)
+    np.testing.assert_allclose(drawn["ranked by std"][:, 1] ** 2, evaluation.risk[:, 0], rtol=1e-12)
+    assert (drawn["oracle"][:, 1] <= drawn["ranked by std"][:, 1] + 1e-12).all()
+    np.testing.assert_allclose(drawn["random order"][:, 1], evaluation.outputs["hip"].rmse, rtol=1e-12)
 
 
 def test_parity_draws_targets_predictions_and_misses_apart(axes, evaluation):
@@ -151,34 +121,23 @@ def test_the_overview_needs_neither_foreign_rows_nor_a_prediction_for_every_row(
     targets = mean + 0.1 * mean.cos()
     mean[3] = torch.nan
     variance = torch.where(torch.isfinite(mean), 0.01, torch.inf)
-    found = trustgp.evaluate(make(mean, variance), targets)
-    plots.overview(found, tmp_path / "a.png")
+    evaluation = trustgp.evaluate(make(mean, variance), targets)
+    plots.overview(evaluation, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 0
 
 
-# experts
-
-
-def test_the_map_sends_rows_where_predict_sends_them(fitted, toy):
+def test_rows_are_drawn_in_the_colour_of_the_expert_that_predicts_them(axes, fitted, toy, fit_case):
     inputs, _ = toy(50, seed=6)
-    found = plots.map_experts(fitted, inputs.numpy())
-    assert torch.equal(found.expert, fitted.predict(inputs).expert)
-    mixture = fitted.mixtures[0]
-    torch.testing.assert_close(found.points, mixture.gate.embed(mixture.tangents(inputs))[:, :2])
-    assert torch.equal(found.centroids, mixture.gate.centroids[:, :2])
-
-
-def test_every_expert_is_drawn_with_its_rows_in_its_colour(axes, fitted, toy):
-    inputs, _ = toy(50, seed=6)
-    plots.draw_experts(axes, fitted, inputs)
+    plots.draw_experts(axes, fitted, inputs.numpy())
     rows, centres = axes.collections
-    assert len(rows.get_offsets()) == 50
-    assert len(centres.get_offsets()) == fitted.num_experts
+    mixture = fitted.mixtures[0]
+    embedded = mixture.gate.embed(mixture.tangents(inputs))[:, :2]
+    np.testing.assert_allclose(rows.get_offsets(), embedded.detach().numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(centres.get_offsets(), mixture.gate.centroids[:, :2].numpy())
     expert = fitted.predict(inputs).expert
     assert np.array_equal(rows.get_facecolors()[:, :3], centres.get_facecolors()[expert][:, :3])
     assert [text.get_text() for text in axes.texts] == [str(e) for e in range(fitted.num_experts)]
-
-
-def test_a_single_expert_has_no_map(fit_case, toy):
     with pytest.raises(ValueError, match="a single expert"):
-        plots.map_experts(fit_case(num_experts=1), toy(5, seed=6)[0])
+        plots.draw_experts(axes, fit_case(num_experts=1), inputs)
+    with pytest.raises(ValueError, match="output=7: the model has no such output"):
+        plots.draw_experts(axes, fitted, inputs, output=7)

@@ -71,13 +71,14 @@ class Detector:
         config = getattr(network, "config", None)
         labels = getattr(config, "num_labels", None) if adapter.labels is None else adapter.labels
         if not isinstance(labels, int) or labels < 1:
-            raise ValueError(
-                f"the network, a {type(network).__name__}, has no config.num_labels, the number of its "
-                f"classes; pass adapter=Adapter(labels=...). {NEEDED}."
-            )
+            what = f"a {type(network).__name__} has no config.num_labels, the number of its classes"
+            raise ValueError(f"{what}; pass adapter=Adapter(labels=...). {NEEDED}.")
         self.labels = labels
         self.channels: int = getattr(config, "num_channels", None) or 3  # of the pictures it takes
-        self._modules = {name: _submodule(network, name) for name in adapter.names}
+        try:
+            self._modules = {name: network.get_submodule(name) for name in adapter.names}
+        except AttributeError as error:
+            raise ValueError(f"Adapter(seen={adapter.seen!r}): the network has no such module.") from error
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,18 +96,15 @@ class Detector:
         if not self._modules:
             self._modules = self._find(images[:2])
         logits, boxes, captured = self._run(images, self._modules)
-        parts = {name: _by_query(captured.get(name), len(images), logits.shape[1]) for name in self.names}
+        queries = logits.shape[1]
+        parts = {name: _by_query(captured.get(name), len(images), queries) for name in self.names}
         missing = [name for name, part in parts.items() if part is None]
         if missing:
-            raise ValueError(
-                f"'{missing[0]}' has no output with a row for each of {logits.shape[1]} queries."
-            )
+            raise ValueError(f"'{missing[0]}' has no output with a row for each of {queries} queries.")
         features = torch.cat(list(parts.values()), dim=1)  # pyright: ignore
-        if features.shape[1] != logits.shape[1]:
-            raise ValueError(
-                f"{', '.join(self.names)}: {features.shape[1]} rows, but {logits.shape[1]} queries; name "
-                "modules whose outputs have, together, a row for each."
-            )
+        if features.shape[1] != queries:
+            what = f"{', '.join(self.names)}: {features.shape[1]} rows, but {queries} queries"
+            raise ValueError(f"{what}; name modules whose outputs have, together, a row for each.")
         return DetectorOutputs(logits, boxes, features)
 
     def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -117,10 +115,8 @@ class Detector:
                 hooks.enter_context(module.register_forward_hook(_keep(captured, name)))
             logits, boxes = _parse_outputs(self.network(images.to(self.place)))
         if logits.shape[-1] not in (self.labels, self.labels + 1):
-            raise ValueError(
-                f"the detector gives {logits.shape[-1]} logits for {self.labels} classes; so many, or one "
-                "more for no object, are needed: pass adapter=Adapter(labels=...)."
-            )
+            what = f"the detector gives {logits.shape[-1]} logits for {self.labels} classes"
+            raise ValueError(f"{what} and perhaps no object; pass adapter=Adapter(labels=...).")
         return logits, boxes, captured
 
     def _find(self, pictures: Tensor) -> dict[str, nn.Module]:
@@ -131,17 +127,8 @@ class Detector:
             features = _by_query(captured[name], len(pictures), logits.shape[1])
             if features is not None and features.shape[1] == logits.shape[1]:
                 return {name: inner[name]}
-        raise ValueError(
-            f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]} "
-            'queries; name the module whose output are their features: adapter=Adapter(seen="...").'
-        )
-
-
-def _submodule(network: nn.Module, name: str) -> nn.Module:
-    try:
-        return network.get_submodule(name)
-    except AttributeError as error:
-        raise ValueError(f"Adapter(seen={name!r}): the network has no such module.") from error
+        what = f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]}"
+        raise ValueError(f'{what} queries; name the module of their features: adapter=Adapter(seen="...").')
 
 
 def _innermost(module: nn.Module) -> bool:
@@ -159,7 +146,6 @@ def _keep(captured: dict[str, Any], name: str):
 
 
 def _parse_outputs(outputs: Any) -> tuple[Tensor, Tensor]:
-    """Logits and boxes of a detector's outputs."""
     if isinstance(outputs, Mapping):
         pair = outputs.get(LOGITS), outputs.get(BOXES)
     elif hasattr(outputs, LOGITS):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import StudentT
 
+from ..data.trees import concatenate
 from ..math.search import minimise_from_zero, with_gradient
 
 MAX_STEPS, TOLERANCE = 500, 1e-15  # to convergence, so that machines which round otherwise agree
@@ -81,7 +82,8 @@ class EdgeNoise:
         """
         if variants is None:
             return _likeliest(cls, held_out, None)
-        powers = _likeliest(cls, EdgeErrors.joined(held_out, variants), None)
+        both = EdgeErrors(*concatenate([tuple(vars(part).values()) for part in (held_out, variants)]))
+        powers = _likeliest(cls, both, None)
         return _likeliest(cls, held_out, (powers.growth, powers.picture))
 
 
@@ -92,12 +94,6 @@ class EdgeErrors:
     errors: Tensor  # in pixels, [m, 4]
     variance: Tensor  # u, [m] or [m, 4]
     picture: Tensor  # w, [m]
-
-    @classmethod
-    def joined(cls, *parts: EdgeErrors) -> EdgeErrors:
-        """All of them."""
-        names = ("errors", "variance", "picture")
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:

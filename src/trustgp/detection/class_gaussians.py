@@ -67,10 +67,6 @@ class ClassGaussians:
             variance[own] = (away @ root[label].double()).square().sum(dim=1)
         return variance
 
-    @property
-    def nbytes(self) -> int:
-        return self.centre.nbytes + self.root.nbytes
-
     @classmethod
     def fit(cls, sums: ClassMoments, held_out: Tensor, labels: Tensor) -> ClassGaussians:
         """From the sums of training rows, and features of held-out rows [k, d] of classes [k]."""

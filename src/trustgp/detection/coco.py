@@ -14,13 +14,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..data.user_warnings import optional_package, warn_user
-from ..metrics.boxes import area
 from .pictures import pixel_values
 from .targets import BOX, CATEGORY, CROWD, LISTS, BoxTargets
 
 PILLOW = 'Pillow reads the pictures; try: pip install "trustgp[detection]"'
 SECTIONS = ("images", "annotations", "categories")
-MIN_INSIDE = 0.5  # share of a box: where less of it lies in the picture, it belongs to another one
+NEEDED = (
+    "It needs lists images, with 'id' and 'file_name', categories, with 'id' and 'name', and annotations, "
+    "with 'image_id', 'category_id' and 'bbox', left, top, width, height."
+)
 Prepare = Callable[[Tensor], Any]  # of a picture from 0 to 255, uint8 [3, height, width]
 
 
@@ -52,13 +54,8 @@ class CocoScenes(Dataset):
         prepared = _prepared(self.prepare(image), one.path.name)
         height, width = image.shape[1:]
         inside = torch.minimum(one.boxes.clamp_min(0.0), one.boxes.new_tensor([width, height] * 2))
-        areas = [area(boxes[:, 2:] - boxes[:, :2]) for boxes in (inside, one.boxes)]
-        outside = areas[0] < MIN_INSIDE * areas[1]
-        if bool(outside.any()):
-            raise ValueError(
-                f"{one.path.name}: box {one.boxes[outside][0].tolist()} (left, top, right, bottom) lies "
-                f"outside of the picture, {width} x {height}."
-            )
+        if bool((inside[:, 2:] <= inside[:, :2]).any()):
+            raise ValueError(f"{one.path.name}: a box lies outside of the picture, {width} x {height}.")
         scale = inside.new_tensor([prepared.shape[2] / width, prepared.shape[1] / height] * 2)
         return prepared, BoxTargets(inside * scale, one.labels)
 
@@ -68,7 +65,7 @@ def coco_scenes(
     images_folder: str | Path,
     *,
     prepare: Prepare,
-    labels: Mapping[Any, int | None] | None = None,
+    labels: Mapping | None = None,
 ) -> CocoScenes:
     """Pictures and targets of a COCO file, for `trustgp.detection.fit`: a Dataset that reads one at a time.
 
@@ -93,10 +90,8 @@ def coco_scenes(
     pictures = [_entry(row, folder, annotations.get(key, []), classes) for key, row in images.items()]
     missing = [one.path.name for one in pictures if not one.path.is_file()]
     if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(pictures)} pictures of {path.name} are not in {folder}, the first is "
-            f"{missing[0]}."
-        )
+        what = f"{len(missing)} of {len(pictures)} pictures of {path.name} are not in {folder}"
+        raise FileNotFoundError(f"{what}, the first is {missing[0]}.")
     return CocoScenes(pictures, [(c, named[key]) for key, c in classes.items() if c is not None], prepare)
 
 
@@ -113,11 +108,7 @@ def _content(path: Path) -> tuple[dict[Any, dict], dict[Any, list[dict]], dict[A
             raise ValueError("ids of images and categories must be unique, and there must be a picture")
         return pictures, _annotations(annotations, pictures, names, path), names
     except (KeyError, TypeError, ValueError) as error:  # not UTF-8, no JSON, or an entry that lacks a key
-        raise ValueError(
-            f"{path} is no COCO file: {error!r}. It needs lists {', '.join(SECTIONS)}; images with 'id' and "
-            f"'file_name', categories with 'id' and 'name', annotations with 'image_id', '{CATEGORY}' and "
-            f"'{BOX}', left, top, width, height."
-        ) from error
+        raise ValueError(f"{path} is no COCO file: {error!r}. {NEEDED}") from error
 
 
 def _annotations(rows: list[dict], images: Mapping, names: Mapping, path: Path) -> dict[Any, list[dict]]:
@@ -144,9 +135,9 @@ def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> di
     classes = {key: given.get(key, given.get(name, "missing")) for key, name in names.items()}
     for key, value in classes.items():
         if not isinstance(value, int | None):
+            what = f"{path}: category {names[key]!r}, id {key!r}, has the class {value!r}; pass labels= with"
             raise ValueError(
-                f"{path}: category {names[key]!r}, id {key!r}, has the class {value!r}; pass labels= with a "
-                "number for each name or id, such as detector.config.label2id; None leaves it out."
+                f"{what} a number (None: without it) for each, such as detector.config.label2id."
             )
     return classes
 
@@ -169,10 +160,8 @@ def _picture(one: CocoPicture) -> Tensor:
         raise ValueError(f"{one.path} cannot be read as a picture: {error}") from error
     width, height = pixels.size
     if None not in one.size and one.size != (height, width):
-        raise ValueError(
-            f"{one.path.name} is {width} x {height} pixels, but {one.size[1]} x {one.size[0]} in the COCO "
-            "file; boxes belong to another version of it."
-        )
+        what = f"{one.path.name} is {width} x {height} pixels, but {one.size[1]} x {one.size[0]}"
+        raise ValueError(f"{what} in the COCO file; boxes belong to another version of it.")
     values = torch.frombuffer(bytearray(pixels.tobytes()), dtype=torch.uint8)
     return values.reshape(height, width, 3).permute(2, 0, 1)
 

@@ -31,8 +31,6 @@ FEATURE_ROUNDING = 3.0  # units in the last place of the features, in the networ
 TIE = 1e-3  # relative gap of two classes, below which either may be the likeliest
 MIN_CONFIDENCE = 1e-30  # every query counts
 
-Predict = Callable[[DetectorState, Tensor], list[Detections]]
-
 
 @dataclass(frozen=True)
 class DetectorSource:
@@ -40,7 +38,7 @@ class DetectorSource:
 
     state: DetectorState
     limits: tuple[float | None, float | None]  # of the novelty, of detections and of pictures
-    predict: Predict  # of a model with a state: `DetectionModel.predict`
+    predict: Callable[[DetectorState, Tensor], list[Detections]]  # `DetectionModel.predict`
 
     @property
     def network(self) -> nn.Module:
@@ -53,10 +51,8 @@ class DetectorSource:
             raise ValueError("pass example_inputs=, a few pictures as the detector takes them.")
         detector = self.state.detector
         pictures = as_pictures(example, channels=detector.channels, size=self.state.only_size)
-        if not isinstance(pictures, Tensor):
-            raise ValueError("example_inputs= has pictures of different sizes; a file is for one of them.")
-        if not len(pictures):
-            raise ValueError("example_inputs= holds no pictures; pass at least one.")
+        if not isinstance(pictures, Tensor) or not len(pictures):
+            raise ValueError("example_inputs= must hold at least one picture, all of one size.")
         return pictures.to(detector.place.dtype)
 
     def graph(self, inputs: Tensor, *, plain: bool) -> nn.Module:
@@ -64,10 +60,7 @@ class DetectorSource:
         return DetectorGraph(self.state, plain=plain)
 
     def facts(
-        self,
-        inputs: Tensor,
-        columns: Sequence[Sequence[str] | None],
-        date: str | datetime.date | None,
+        self, inputs: Tensor, columns: Sequence[Sequence[str] | None], date: str | datetime.date | None
     ) -> dict[str, str]:
         """Limits of the selection, thresholds and provenance."""
         for name, given in zip(COLUMNS, columns, strict=True):
@@ -114,10 +107,8 @@ class DetectorSource:
         name = max(worst, key=lambda key: worst[key])
         if not worst[name] <= 1.0:
             others = ", ".join(sorted(key for key in worst if not worst[key] <= 1.0 and key != name))
-            raise ExportError(
-                f"'{name}' of the {what} differs from predict {worst[name]:.1f} times as much as is allowed; "
-                f"no file was written. Also different: {others or 'nothing'}."
-            )
+            gap = f"'{name}' of the {what} differs from predict, by {worst[name]:.1f} times the tolerance"
+            raise ExportError(f"{gap}; no file was written. Also different: {others or 'nothing'}.")
 
 
 def differences(
@@ -125,8 +116,7 @@ def differences(
 ) -> dict[str, float]:
     """The largest difference of each answer over all queries of a picture, in units of its tolerance.
 
-    `expected` is sorted by confidence, `found` by query, and a detector may choose its queries by their
-    score: so each expected detection is compared with the closest query.
+    Queries may come in another order than the detections, so each of these is compared with the closest.
     """
     if not expected.valid or not bool(answers["valid"]):
         return {"valid": 0.0 if not bool(answers["valid"]) and not expected.valid else torch.inf}

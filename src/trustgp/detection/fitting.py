@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,7 @@ from .state import DetectorState, novelty_of
 
 MIN_MATCHES = 20  # queries that match a target, to fit anything
 HELD_OUT_EVERY = 10  # one picture of so many is held out where no validation is given
-HELD_OUT = (
-    "{} of the {} training pictures are held out to fit the size of the error bars; pass validation=, "
-    "pictures on which the detector was not trained, for honest ones."
-)
+HELD_OUT = "{} of the {} training pictures are held out to calibrate; pass validation=, which is more honest."
 TOO_FEW = f"{{}} pictures are too few to hold some out; pass validation=, or {HELD_OUT_EVERY} pictures."
 
 
@@ -77,31 +72,34 @@ def fit(
         if validation is not None:
             streams["validation"] = SceneStream(validation, watched, name="validation")
         _check_streams(streams, watched)
+        held_out = {name: 1 if name == "validation" else None for name in streams}
+        held_out = held_out if validation is not None else {"pictures": HELD_OUT_EVERY}
+        passes = {
+            n: PicturePass(watched, settings, HeldOut(held_out[n], s.total)) for n, s in streams.items()
+        }
         with locked(folder), reporting(enabled=progress) as report:
             store = None
             if folder is not None:
-                _require_order(pictures, validation)
+                loaders = [one for one in (pictures, validation) if isinstance(one, DataLoader)]
+                if any(isinstance(one.sampler, RandomSampler) for one in loaders):
+                    raise ValueError("checkpoint= needs pictures in the same order; pass shuffle=False.")
                 store = PassCheckpoint.open(folder, watched, settings, streams)
-            with _explained_stop(report, store):
-                passes = [
-                    _run_pass(watched, settings, name, stream, "validation" in streams, report, store)
-                    for name, stream in streams.items()
-                ]
-        return DetectionModel(_calibrated(passes[0], passes[-1]))
+            try:
+                for name, stream in streams.items():
+                    _run_pass(name, passes[name], stream, report, store)
+            except KeyboardInterrupt as error:
+                kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
+                if store is not None:
+                    kept = f"Its progress is saved in {store.folder}; the same call resumes."
+                raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
+        return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
 def _run_pass(
-    detector: Detector,
-    settings: Detection,
-    name: str,
-    stream: SceneStream,
-    validated: bool,
-    report: Reporter,
-    store: PassCheckpoint | None,
-) -> PicturePass:
+    name: str, made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint | None
+) -> None:
     """One of the two passes; without validation the only one."""
-    every = HELD_OUT_EVERY if not validated else 1 if name == "validation" else None
-    made = PicturePass(detector, settings, HeldOut(every, stream.total))
+    every, settings = made.held_out.every, made.settings
     if store is not None:
         store.resume(name, made)
     total = None if stream.total is None else -(-stream.total // CHUNK)
@@ -123,59 +121,27 @@ def _run_pass(
         if every == HELD_OUT_EVERY:
             warn_user(HELD_OUT.format(len(rows.pictures), made.done))
         _check_matches(len(rows.matched), settings, "the held-out pictures")
-    return made
 
 
 def _check_streams(streams: dict[str, SceneStream], detector: Detector) -> None:
     """Errors that need no more than the first pictures."""
-    sizes, complete = {}, True
-    for name, stream in streams.items():
+    for stream in streams.values():
         assert stream.first is not None
-        images = stream.first[0]
-        sizes[name] = {tuple(one.shape[-2:]) for one in images}
-        complete = complete and len(images) == stream.total
+        image = stream.first[0][0]
         try:
-            detector(images[:1] if isinstance(images, Tensor) else images[0][None])
+            detector(image[None])
         except RuntimeError as error:
-            shape = tuple(images[0].shape)
+            shape = tuple(image.shape)
             raise ValueError(f"the detector takes no pictures of shape {shape}: {error}") from error
     total = streams["pictures"].total
     if "validation" not in streams and total is not None and total < HELD_OUT_EVERY:
         raise ValueError(TOO_FEW.format(total))
-    own = sizes["pictures"]
-    if complete and len(own) == 1 and not own & sizes.get("validation", own):
-        (size,), (other, *_) = own, sizes["validation"]
-        raise ValueError(f"validation: pictures are {other} pixels; the model was fitted on {size}.")
-
-
-@contextmanager
-def _explained_stop(report: Reporter, store: PassCheckpoint | None) -> Iterator[None]:
-    """Ctrl-C says how to resume the fit."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
-        if store is not None:
-            kept = f"Its progress is saved in {store.folder}; the same call resumes."
-        raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
-
-
-def _require_order(*sources: Any) -> None:
-    """Pictures must come in the same order when a fit is resumed."""
-    for source in sources:
-        if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
-            raise ValueError(
-                "checkpoint= needs pictures in the same order each time; pass the Dataset, or "
-                "DataLoader(..., shuffle=False)."
-            )
 
 
 def _check_matches(matches: int, settings: Detection, name: str) -> None:
     if matches < MIN_MATCHES:
-        raise ValueError(
-            f"in {name} the detector finds {matches} of the targets, at least {MIN_MATCHES} are needed: more "
-            f"pictures, a lower overlap= (now {settings.overlap}), or a better detector."
-        )
+        what = f"in {name} the detector finds {matches} of the targets, at least {MIN_MATCHES} are needed"
+        raise ValueError(f"{what}: pass more pictures, or a lower overlap= (now {settings.overlap}).")
 
 
 def _warn_missing_classes(count: Tensor) -> None:
@@ -208,7 +174,7 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
         mixed=training.mixed or held_out.mixed or training.size != held_out.size,
         rows=int(training.queries.count.sum()),
         settings=training.settings,
-        held_scores=novelty_of(variance[rows.detected]),
+        held_scores=novelty_of(variance[matched[rows.kept[matched]]]),
         held_pictures=novelty_of(pictures(rows.pictures, rows.one_class)),
     )
 

@@ -33,9 +33,8 @@ class DetectorGraph(nn.Module):
         self.network, self.state, self.detector = state.network, state, state.detector
         place = self.detector.place
         experts = [ClassExpert(state.classes, label).to(place) for label in range(len(state.classes.centre))]
-        self.by_class = (
-            StackedExperts(experts) if plain else one_of(experts, [experts[0].centre], plain=False)
-        )
+        centre = experts[0].centre
+        self.by_class = StackedExperts(experts) if plain else one_of(experts, [centre], plain=False)
         self.by_picture = ClassExpert(state.pictures, 0).to(place)
 
     @torch.no_grad()

@@ -14,14 +14,7 @@ def to_supervision(detections: Detections) -> Any:
     Boxes, labels and confidence are the detector's own; `data` holds "novelty" [k] and "std" [k, 4], that of
     each edge in pixels. It needs `pip install "trustgp[supervision]"`.
     """
-    if not isinstance(detections, Detections):
-        raise TypeError(f"detections is a {type(detections).__name__}; pass the Detections of one picture.")
     missing = 'supervision is not installed; try: pip install "trustgp[supervision]"'
-    supervision = optional_package("supervision", missing)
-    own = detections.numpy()
-    return supervision.Detections(
-        xyxy=own["boxes"],
-        confidence=own["confidence"],
-        class_id=own["labels"],
-        data={"novelty": own["novelty"], "std": own["std"]},
-    )
+    own, supervision = detections.numpy(), optional_package("supervision", missing)
+    boxes = {"xyxy": own["boxes"], "confidence": own["confidence"], "class_id": own["labels"]}
+    return supervision.Detections(**boxes, data={"novelty": own["novelty"], "std": own["std"]})

@@ -48,7 +48,8 @@ class DetectionModel(FittedModel):
     @property
     def nbytes(self) -> int:
         """Memory of the error bar, without the network."""
-        return self.state.classes.nbytes + self.state.pictures.nbytes
+        gaussians = (self.state.classes, self.state.pictures)
+        return sum(part.nbytes for each in gaussians for part in (each.centre, each.root))
 
     @torch.no_grad()
     def predict(self, images: Any) -> list[Detections]:
@@ -68,7 +69,6 @@ class DetectionModel(FittedModel):
 
     @property
     def _invalid(self) -> Detections:
-        """Of a picture that is not finite."""
         detector = self.state.detector
         place, labels = detector.place, detector.labels
         empty, boxes, chances = place.new_zeros(0), place.new_zeros(0, 4), place.new_zeros(0, labels + 1)
@@ -77,14 +77,12 @@ class DetectionModel(FittedModel):
 
     @property
     def _shared(self) -> dict[str, Any]:
-        """Fields that all pictures share."""
         state, fitted = self.state, self.novelty_threshold
         held_out = (state.held_scores, state.held_pictures)
         limits = [ReferenceScores.of(scores, None).threshold for scores in held_out]
         if fitted is not None:
             limits = [float(fitted.threshold), _limit(state.held_pictures, float(fitted.false_alarm))]
-        names = ("_threshold", "_picture_threshold")
-        return {"df": float(state.edges.df), **dict(zip(names, limits, strict=True))}
+        return {"df": float(state.edges.df), "_threshold": limits[0], "_picture_threshold": limits[1]}
 
     def _predict(self, detector: Detector, images: Tensor, outputs: DetectorOutputs) -> list[Detections]:
         state, shared = self.state, self._shared
@@ -126,11 +124,11 @@ class DetectionModel(FittedModel):
             for chunk in chunked(stream.scenes()):
                 made.include(chunk)
             rows = QueryRows.joined(made.held_out_rows)
-            scores = novelty_of(state.classes(rows.features, rows.predicted)[rows.detected])
+            detected = rows.matched[rows.kept[rows.matched]]
+            scores = novelty_of(state.classes(rows.features, rows.predicted)[detected])
             NoveltyThreshold.fit(scores, false_alarm)  # may raise, before anything is replaced
-            self.state = replace(
-                state, held_pictures=novelty_of(state.pictures(rows.pictures, rows.one_class))
-            )
+            held_pictures = novelty_of(state.pictures(rows.pictures, rows.one_class))
+            self.state = replace(state, held_pictures=held_pictures)
         return self._with_threshold(scores, false_alarm)
 
     def read_scenes(
@@ -146,9 +144,7 @@ class DetectionModel(FittedModel):
 
     def conformal(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: a detection is no row with a target."""
-        raise ValueError(
-            "a DetectionModel has no conformal: detections are no rows; use Detections.interval."
-        )
+        raise ValueError("a DetectionModel has no conformal: detections are no rows; use `interval`.")
 
     def export_source(self) -> DetectorSource:
         """For `trustgp.export_onnx` and `trustgp.compile`."""

@@ -86,7 +86,6 @@ class PassCheckpoint:
 
 
 def _fingerprint(stream: SceneStream) -> str:
-    """Of the first picture and its targets."""
     assert stream.first is not None
     images, (targets, *_) = stream.first
     assert targets is not None

@@ -33,16 +33,12 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
         images = torch.stack(list(images))
     shape = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
     if not isinstance(images, Tensor) or images.ndim not in (3, 4):
-        raise ValueError(
-            f"pictures are {shape}; a tensor [n, {channels}, height, width], a list of tensors [{channels}, "
-            f"height, width] or a processor's mapping with '{PIXELS}' is needed."
-        )
+        allowed = f"a tensor [n, {channels}, height, width], a list of its pictures, or a processor's mapping"
+        raise ValueError(f"pictures are {shape}; {allowed} with '{PIXELS}' is needed.")
     images = images if images.ndim == 4 else images[None]
     if not images.is_floating_point():
-        raise ValueError(
-            f"pictures are {images.dtype}; scale them to floats as the detector was trained on: with its "
-            "image processor, or images.float() / 255 less its mean, over its standard deviation."
-        )
+        what = f"pictures are {images.dtype}; scale them to floats as in the detector's training"
+        raise ValueError(f"{what}: with its image processor, or (images.float() / 255 - mean) / std.")
     if images.shape[1] != channels:
         raise ValueError(f"pictures have {images.shape[1]} channels; the detector takes {channels}.")
     if size is not None and len(images) and tuple(images.shape[2:]) != size:
@@ -65,10 +61,8 @@ def _cropped(image: Tensor, mask: Tensor) -> Tensor:
     """The part of a picture that its mask [height, width] shows."""
     height, width = int(mask.any(dim=1).sum()), int(mask.any(dim=0).sum())
     if not height or not bool(mask[:height, :width].all()) or tuple(mask.shape) != tuple(image.shape[-2:]):
-        raise ValueError(
-            f"a '{MASK}' {tuple(mask.shape)} of a picture {tuple(image.shape)} is no whole rectangle at its "
-            "top left; processors pad below and right."
-        )
+        what = f"a '{MASK}' {tuple(mask.shape)} of a picture {tuple(image.shape)}"
+        raise ValueError(f"{what} is no whole rectangle at its top left; processors pad below and right.")
     return image[..., :height, :width]
 
 

@@ -51,8 +51,7 @@ class QueryRows:
     @classmethod
     def joined(cls, parts: Sequence[QueryRows]) -> QueryRows:
         """All of them."""
-        names = [one.name for one in fields(cls)]
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+        return cls(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(cls)))
 
     @property
     def predicted(self) -> Tensor:
@@ -68,11 +67,6 @@ class QueryRows:
     def one_class(self) -> Tensor:
         """The single class of pictures, int64, [n]."""
         return torch.zeros(len(self.pictures), dtype=torch.int64)
-
-    @property
-    def detected(self) -> Tensor:
-        """Indices of those that are detections, too."""
-        return (torch.isfinite(self.errors).all(dim=1) & self.kept).nonzero().flatten()
 
 
 def probabilities(logits: Tensor, num_labels: int) -> Tensor:

@@ -14,10 +14,10 @@ from .coco import CocoScenes
 from .pictures import Pictures, as_pictures, finite_pictures
 from .targets import LISTS, BoxTargets, as_targets, is_annotations
 
+Size = tuple[int, int]
 Part = tuple[Pictures, list[BoxTargets | None]]  # pictures and the targets of each
 SOURCES = (
-    "(images, targets), a Hugging Face processor's mapping with 'pixel_values' and 'labels', or a Dataset or "
-    "DataLoader of such pairs or mappings is needed."
+    "(images, targets), a Hugging Face processor's mapping, or a Dataset or DataLoader of them is needed."
 )
 
 
@@ -34,24 +34,13 @@ class SceneStream:
     """Pictures and their targets, read and checked as they come.
 
     Of a Dataset or DataLoader the first picture or batch is read at once, so that an error in it is raised
-    before any work; what is in memory is checked as a whole.
-
-    Args:
-        given: See `SOURCES`, and for images and targets `as_pictures` and `as_targets`.
-        detector: Its channels and classes are required.
-        name: For errors.
-        size: Height and width that pictures must have; None: any.
-        foreign: Whether pictures may come without targets, and targets be of classes that the detector lacks.
+    before any work; what is in memory is checked as a whole. `given` is one of `SOURCES`; pictures must have
+    the `size`, height and width, if there is one. Foreign ones may come without targets, or have targets of
+    classes that the detector lacks.
     """
 
     def __init__(
-        self,
-        given: Any,
-        detector: Detector,
-        *,
-        name: str,
-        size: tuple[int, int] | None = None,
-        foreign: bool = False,
+        self, given: Any, detector: Detector, *, name: str, size: Size | None = None, foreign: bool = False
     ) -> None:
         if not foreign:
             _check_names(given, detector, name)
@@ -130,7 +119,6 @@ def as_scenes(given: Any, detector: Detector, **options: Any) -> tuple[Pictures,
 
 
 def _is_indexed(given: Any) -> bool:
-    """Whether this is a Dataset whose pictures have indices."""
     return isinstance(given, Dataset) and not isinstance(given, IterableDataset)
 
 
@@ -166,8 +154,6 @@ def _check_names(given: Any, detector: Detector, name: str) -> None:
     for number, category in given.classes:
         if 0 <= number < detector.labels and classes.get(category, number) == number:
             continue
-        raise ValueError(
-            f"{name}: category {category!r} is class {number} ({names.get(number)!r}); the detector has 0 "
-            f"to {detector.labels - 1}, {list(names.values())[:9]}. Pass coco_scenes(..., labels=...), the "
-            "class of each name, such as detector.config.label2id."
-        )
+        what = f"{name}: category {category!r} is class {number} ({names.get(number)!r}); the detector has 0"
+        what += f" to {detector.labels - 1}, {list(names.values())[:9]}"
+        raise ValueError(f"{what}. Pass coco_scenes(..., labels=...), such as detector.config.label2id.")

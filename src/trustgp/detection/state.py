@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,7 @@ class DetectorState:
     @property
     def detector(self) -> Detector:
         """The network, with its features."""
-        adapter = self.settings.adapter
-        return Detector(self.network, Adapter(self.names, adapter.labels, adapter.suppression))
+        return Detector(self.network, replace(self.settings.adapter, seen=self.names))
 
 
 def novelty_of(variance: Tensor) -> Tensor:
@@ -99,24 +98,20 @@ def read_detector(
         raise ArtifactError(f"{where}: is of trustgp 0.2 or before; fit the detector again.")
     private = clone_module(network).eval()
     if network_fingerprint(private) != text.get("network"):
-        raise ArtifactError(
-            f"{where}: was fitted to another detector; classes, names or weights differ. Load it with the "
-            "detector it was fitted to, or fit again."
-        )
+        what = f"{where}: was fitted to another detector; classes, names or weights differ"
+        raise ArtifactError(f"{what}. Load it with the detector it was fitted to, or fit again.")
     names, size, rows, settings = _read_text(text, where)
     reader = Reader(table, where=where)
     held_scores, threshold = read_novelty(reader)
     try:
-        detector = Detector(private, Adapter(names, settings.adapter.labels, settings.adapter.suppression))
+        detector = Detector(private, replace(settings.adapter, seen=names))
         now, width = probe(detector, size)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{where}: does not fit the detector: {error}") from error
     before = reader.take("probe", torch.float32, len(now))
     if not torch.allclose(before, now, rtol=0.0, atol=PROBE_TOLERANCE * max(1.0, float(now.abs().max()))):
-        raise ArtifactError(
-            f"{where}: The detector's outputs changed although its weights did not; check the version of "
-            "transformers."
-        )
+        what = f"{where}: The detector's outputs changed although its weights did not"
+        raise ArtifactError(f"{what}; check the version of transformers.")
     state = DetectorState(
         private,
         _read_gaussians(reader, CLASSES, detector.labels, width),
@@ -147,7 +142,6 @@ def _read_gaussians(reader: Reader, prefix: str, classes: int, width: int) -> Cl
 
 
 def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:
-    """Names, size, rows and settings."""
     try:
         names, (height, width), rows = tuple(text["names"]), text["size"], text["rows"]
         plain = dict(text["settings"])

@@ -31,14 +31,8 @@ class BoxTargets:
 
 
 def as_targets(given: Any, sides: tuple[int, int], num_labels: int | None, where: str) -> BoxTargets:
-    """Checked targets of a picture.
-
-    Args:
-        given: See `ACCEPTED`.
-        sides: Height and width of the picture.
-        num_labels: Classes of the detector; None: targets may be of other classes, too.
-        where: For errors.
-    """
+    """Checked targets, one of `ACCEPTED`, of a picture with these sides, height and width, for a detector of
+    so many classes; None: targets may be of other classes, too."""
     try:
         boxes, labels = _read(given, sides)
         boxes = torch.as_tensor(boxes, dtype=torch.float32).as_subclass(Tensor)
@@ -89,7 +83,5 @@ def _check_boxes(boxes: Tensor, sides: tuple[int, int], where: str) -> None:
     inside = (torch.isfinite(boxes) & (boxes >= -SLACK) & (boxes <= edge)).all(dim=1)
     bad = ~(inside & (boxes[:, 2:] > boxes[:, :2]).all(dim=1))
     if bool(bad.any()):
-        raise ValueError(
-            f"{where}: box {boxes[bad][0].tolist()}, read as left, top, right, bottom in pixels, is empty or "
-            f"leaves the picture, {width} x {height}. {ACCEPTED}"
-        )
+        what = f"{where}: box {boxes[bad][0].tolist()}, read as left, top, right, bottom in pixels,"
+        raise ValueError(f"{what} is empty or leaves the picture, {width} x {height}. {ACCEPTED}")

@@ -94,10 +94,8 @@ def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 def _check_shapes(probabilities: Tensor, labels: Tensor) -> None:
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or len(labels) == 0:
-        raise ValueError(
-            f"probabilities have shape {tuple(probabilities.shape)} and labels {tuple(labels.shape)}; "
-            "[n, C] and [n] are needed, with at least one row."
-        )
+        shapes = f"probabilities have shape {tuple(probabilities.shape)} and labels {tuple(labels.shape)}"
+        raise ValueError(f"{shapes}; [n, C] and [n] are needed, with at least one row.")
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}; class numbers (int64) are needed.")
     last = probabilities.shape[1] - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from .classes import binned
 from .detection_quality import detection_quality
 from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
 from .open_set import on_unknown, open_set_errors, unknown_recall
-from .score_report import RowCounts, ScoreReport, score_field, separation
+from .score_report import RELIABILITY, RowCounts, ScoreReport, score_field, separation
 
 Sizes = Sequence[tuple[int, int]]
 Values = dict[str, float | None]
@@ -48,9 +48,7 @@ class DetectionScores:
     detector_a_ose: float | None = score_field("... with none marked novel", foreign=True)
     # Of the familiar targets in foreign pictures, where there are any.
     ood_edge_nll: float | None = score_field("foreign pictures: NLL of an edge", "low", foreign=True)
-    ood_edge_coverage: float | None = score_field(
-        "foreign pictures: edges inside 95 %", "95 %", share=True, foreign=True
-    )
+    ood_edge_coverage: float | None = score_field("... edges inside 95 %", "95 %", share=True, foreign=True)
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,11 @@ class ScoredScenes:
     targets: Sequence[Any] | None  # None: they are not known
     sizes: Sizes  # height and width of each, in pixels
 
+    @property
+    def marked(self) -> bool:
+        """Whether the model has a threshold, above which detections are novel."""
+        return all(one.threshold is not None for one in self.detections)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DetectionEvaluation(ScoreReport, DetectionScores):
@@ -89,13 +92,14 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     """
 
     kind: ClassVar[type] = DetectionScores
+    shown = ("pdq", "dece", "edge_nll")
+    curve_fields: ClassVar = {"reliability": RELIABILITY}
 
     bin_rows: Tensor  # of each of 20 bins of the probability: detections,
     confidence: Tensor  # their mean probability,
     right: Tensor  # and the share of right ones
     scenes: ScoredScenes
     ood_scenes: ScoredScenes | None
-    marked: bool  # whether the model has a threshold, by which detections are marked novel
 
     @classmethod
     def of(
@@ -109,40 +113,25 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
         if ood is not None:
             counts["ood_unknown"] = 0 if foreign is None else foreign.unknown
             counts["ood_detections"] = sum(map(len, ood.detections))
-        number, mean, share = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
-        averages = {name: value for name, value in _averages(pairs, foreign).items() if value is not None}
-        against_ood = {} if ood is None else _foreign_scores(scenes, ood, foreign)
-        every = {score.name: None for score in fields(DetectionScores)}
+        curve = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
+        bins: dict[str, Any] = dict(zip(RELIABILITY.values(), curve, strict=True))
         return cls(
-            **{**every, **averages, **against_ood},
-            outputs={n: DetectionScores(**{**every, **pairs.of_class(c)}) for c, n in enumerate(names)},
+            **_averages(pairs, foreign),
+            **({} if ood is None else _foreign_scores(scenes, ood, foreign)),
+            outputs={name: DetectionScores(**pairs.of_class(c)) for c, name in enumerate(names)},
             subject=f"{len(names)} {'class' if len(names) == 1 else 'classes'}",
             counts=SceneCounts(**vars(RowCounts.of(*valid)), **counts),
-            bin_rows=number,
-            confidence=mean,
-            right=share,
+            **bins,
             scenes=scenes,
             ood_scenes=ood,
-            marked=has_threshold(scenes),
         )
-
-    @property
-    def curves(self) -> dict[str, dict[str, Tensor]]:
-        """Reliability."""
-        bins = {"rows": self.bin_rows, "confidence": self.confidence, "right": self.right}
-        return {"reliability": bins}
 
     @property
     def warning(self) -> str:
         """Of pictures without an answer, and of a missing threshold."""
         message = "No threshold: U-Recall and A-OSE need one; call model.threshold() first."
-        needed = not self.marked and self.detector_a_ose is not None
+        needed = not self.scenes.marked and self.detector_a_ose is not None
         return " ".join([self.counts.warning, message if needed else ""]).strip()
-
-    def __repr__(self) -> str:
-        values = {"PDQ": self.pdq, "D-ECE": self.dece, "NLL of an edge": self.edge_nll}
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
-        return f"<DetectionEvaluation of {len(self)} pictures: {shown}>"
 
 
 class _Pairs:
@@ -165,10 +154,8 @@ class _Pairs:
         )
         self.labels, self.confidence = labels, confidence.double().clamp(0, 1)
         self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
-        judged = [
-            _edges_of(f[w >= 0], t.boxes[w[w >= 0]])
-            for f, t, w in zip(scenes.detections, self.targets, which, strict=True)
-        ]
+        each = zip(scenes.detections, self.targets, which, strict=True)
+        judged = [_edges_of(one[w >= 0], true.boxes[w[w >= 0]]) for one, true, w in each]
         self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
         numbers = torch.tensor([len(one) for one in scenes.detections])
         side = torch.tensor(scenes.sizes).flip(1).repeat_interleave(numbers, dim=0).double()  # width, height
@@ -181,13 +168,8 @@ class _Pairs:
     def edges(self, own: Tensor) -> Values:
         """Scores of the edges of a subset of the matched targets, bool, [k]; None without any."""
         inside = self.inside[own]
-        if not len(inside):
-            return dict.fromkeys(("edge_nll", "edge_coverage", "box_coverage"))
-        return {
-            "edge_nll": float(self.edge_nll[own].mean()),
-            "edge_coverage": float(inside.double().mean()),
-            "box_coverage": float(inside.all(dim=1).double().mean()),
-        }
+        values = {"edge_nll": self.edge_nll[own], "edge_coverage": inside, "box_coverage": inside.all(dim=1)}
+        return {name: float(value.double().mean()) if len(inside) else None for name, value in values.items()}
 
     def calibration(self, own: Tensor) -> Values:
         """D-ECE of a subset of the detections, bool, [n]."""
@@ -227,18 +209,16 @@ def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | N
     novelty, values = [one.novelty for one in detections], {}
     if foreign is not None and foreign.unknown:
         assert ood.targets is not None
-        num_classes, things, boxes = foreign.num_classes, ood.targets, [one.boxes for one in detections]
-        on_new = [
-            on_unknown(own, there, num_classes=num_classes) for own, there in zip(boxes, things, strict=True)
-        ]
-        novelty = [one[mask] for one, mask in zip(novelty, on_new, strict=True)]
-        shown = torch.tensor([bool((there.labels >= num_classes).any()) for there in things])
+        targets, boxes, num_classes = ood.targets, [one.boxes for one in detections], foreign.num_classes
+        each = zip(novelty, boxes, targets, strict=True)
+        novelty = [new[on_unknown(own, true, num_classes=num_classes)] for new, own, true in each]
+        shown = torch.tensor([bool((true.labels >= num_classes).any()) for true in targets])
         none = [torch.zeros(len(own), dtype=torch.bool) for own in boxes]
-        values["detector_a_ose"] = open_set_errors(boxes, none, things, num_classes=num_classes)
-        if has_threshold(scenes):
+        values["detector_a_ose"] = open_set_errors(boxes, none, targets, num_classes=num_classes)
+        if scenes.marked:
             marks = [one.is_novel for one in detections]
-            values["u_recall"] = unknown_recall(boxes, marks, things, num_classes=num_classes)
-            values["a_ose"] = open_set_errors(boxes, marks, things, num_classes=num_classes)
+            values["u_recall"] = unknown_recall(boxes, marks, targets, num_classes=num_classes)
+            values["a_ose"] = open_set_errors(boxes, marks, targets, num_classes=num_classes)
     sides = torch.cat([one.novelty for one in scenes.detections]), torch.cat(novelty)
     worst = [torch.tensor([one.over_threshold for one in part]) for part in (scenes.detections, detections)]
     scores = separation({"novelty": sides}) if all(map(len, sides)) else {}
@@ -251,8 +231,3 @@ def _edges_of(detections: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
     exact, true = detections.to(torch.float64), true.double()
     low, high = exact.interval(0.95)
     return -exact.distribution.log_prob(true), (low <= true) & (true <= high)
-
-
-def has_threshold(scenes: ScoredScenes) -> bool:
-    """Whether detections can be marked novel."""
-    return all(one.threshold is not None for one in scenes.detections)

@@ -51,19 +51,16 @@ def detection_quality(
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
     if not len(detections) == len(targets) == len(sizes):
-        raise ValueError(
-            f"detections are of {len(detections)} pictures, targets of {len(targets)}, sizes of {len(sizes)}."
-        )
+        lengths = f"{len(detections)} detections, {len(targets)} targets and {len(sizes)} sizes"
+        raise ValueError(f"{lengths} were given; one of each for every picture is needed.")
     parts, num_detections, num_targets = [torch.zeros(0, 3, dtype=torch.float64)], 0, 0
     for own, there, size in zip(detections, targets, sizes, strict=True):
         num_detections, num_targets = num_detections + len(own.boxes), num_targets + len(there.labels)
         if len(own.boxes) == 0 or len(there.labels) == 0:
             continue
         if int(there.labels.max()) >= own.probabilities.shape[1]:
-            raise ValueError(
-                f"targets have labels {there.labels.tolist()}, but there are probabilities of "
-                f"{own.probabilities.shape[1]} classes."
-            )
+            number = own.probabilities.shape[1]
+            raise ValueError(f"labels are {there.labels.tolist()}, with probabilities of {number} classes.")
         spatial = spatial_quality(own.boxes, own.std, there.boxes, size)
         label = own.probabilities.double()[:, there.labels].clamp(0, 1)
         quality = (spatial * label).sqrt()
@@ -71,17 +68,10 @@ def detection_quality(
         parts.append(torch.stack([each[row, column] for each in (quality, spatial, label)], dim=1))
     every = torch.cat(parts)
     every = every[every[:, 0] > 0]
-    total = num_detections + num_targets - len(every)
     quality, spatial, label = every.sum(dim=0).tolist()
-    pairs = len(every)
-    return DetectionQuality(
-        pdq=quality / max(1, total),
-        spatial=spatial / max(1, pairs),
-        label=label / max(1, pairs),
-        pairs=pairs,
-        false=num_detections - pairs,
-        missed=num_targets - pairs,
-    )
+    pairs, false, missed = len(every), num_detections - len(every), num_targets - len(every)
+    pdq, own = quality / max(1, pairs + false + missed), max(1, pairs)
+    return DetectionQuality(pdq, spatial / own, label / own, pairs, false, missed)
 
 
 def spatial_quality(boxes: Tensor, std: Tensor, true: Tensor, size: tuple[int, int]) -> Tensor:

@@ -68,10 +68,8 @@ def detection_calibration_error(
         None where no bin is left: without detections, or with too few in every bin.
     """
     same_shape(confidence=confidence, right=right)
-    if confidence.ndim != 1 or (
-        positions is not None and (positions.ndim != 2 or len(positions) != len(right))
-    ):
-        shapes = [tuple(part.shape) for part in (confidence, positions) if part is not None]
+    shapes = [tuple(part.shape) for part in (confidence, positions) if part is not None]
+    if confidence.ndim != 1 or (len(shapes) > 1 and (len(shapes[1]) != 2 or shapes[1][0] != len(right))):
         raise ValueError(f"confidence and positions are {shapes}; [n] and [n, D] are needed.")
     bins = (DECE_BINS if positions is None else PLACE_BINS) if bins is None else bins
     if bins < 1:
@@ -106,10 +104,6 @@ def localisation_calibration_error(
         bins: Of equal width; 25 in the paper.
     """
     same_shape(confidence=confidence, shared=shared, labels=labels)
-    errors = {}
-    for c in labels.unique().tolist():
-        own = labels == c
-        error = detection_calibration_error(confidence[own], shared[own], bins=bins)
-        assert error is not None  # there is a detection
-        errors[c] = error
-    return errors
+    error: Any = detection_calibration_error  # not None: a class has a detection
+    masks = {c: labels == c for c in labels.unique().tolist()}
+    return {c: error(confidence[own], shared[own], bins=bins) for c, own in masks.items()}

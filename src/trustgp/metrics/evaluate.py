@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from ..data.chunking import chunks
 from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows, require_all
@@ -43,8 +42,8 @@ def evaluate(
         model: What `trustgp.fit` gave, or anything else whose `predict(inputs)` returns a `Prediction`;
             or such a `Prediction` itself.
         data: Rows the model has not seen: `(inputs, targets)`, a Dataset or a DataLoader. For a
-            `Prediction`: its targets, or the rows it was made for, in the same order. For a detector:
-            pictures and targets, as for `trustgp.detection.fit`.
+            `Prediction`: its targets, or (inputs, targets), in the same order. For a detector: pictures and
+            targets, as for `trustgp.detection.fit`.
         ood: Foreign rows, to score their separation: inputs, `(inputs, targets)`, a Dataset or a
             DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector: pictures,
             or pictures and targets; labels beyond its classes are of unknown objects.
@@ -65,22 +64,17 @@ def evaluate(
     with reporting(enabled=progress) as report:
         prediction = _predicted(model, source, "data", outputs, report)
         strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
-    both = [prediction] if strange is None else [prediction, strange]
-    kinds: set[Any] = {ClassEvaluation if isinstance(one, ClassPrediction) else Evaluation for one in both}
-    if len(kinds) > 1:
-        raise TypeError(
-            f"ood is a {type(strange).__name__} but data a {type(prediction).__name__}; both must be "
-            "predicted alike."
-        )
-    return kinds.pop().of(prediction, targets, strange, ood_targets, names=labels)
+    classes = isinstance(prediction, ClassPrediction)
+    if strange is not None and isinstance(strange, ClassPrediction) != classes:
+        raise TypeError("of data and ood one is a prediction of classes; both must be predicted alike.")
+    kind: Any = ClassEvaluation if classes else Evaluation
+    return kind.of(prediction, targets, (strange, ood_targets), names=labels)
 
 
 def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
-    """Those of the columns of the table."""
     labels = [f"{noun} {c}" for c in range(number)] if names is None else [str(name) for name in names]
     if len(labels) != number or len(set(labels)) != number or ALL in labels:
-        nouns = {"output": "outputs", "class": "classes"}[noun]
-        raise ValueError(f"names={labels} for {number} {nouns}; one each, no two alike, none called '{ALL}'.")
+        raise ValueError(f"names={labels}; {number} are needed, no two alike, none called '{ALL}'.")
     return labels
 
 
@@ -102,7 +96,6 @@ def _evaluate_detector(
 
 
 def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: Reporter) -> ScoredScenes:
-    """Detections in all pictures, some at a time."""
     starts, detections = range(0, len(images), CHUNK_PICTURES), []
     for start in report.track(starts, stage=f"predicting {name}", total=len(starts)):
         detections += [one.cpu() for one in model.predict(images[start : start + CHUNK_PICTURES])]
@@ -121,10 +114,8 @@ def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporte
     for index in report.track(lots, stage=f"predicting {name}", total=len(lots)):
         part = model.predict(source if len(lots) == 1 else take(source, index))
         if not isinstance(part, Prediction):
-            raise TypeError(
-                f"predict() of {type(model).__name__} returned a {type(part).__name__}; "
-                "a trustgp.Prediction is needed."
-            )
+            what = f"predict() of {type(model).__name__} returned a {type(part).__name__}"
+            raise TypeError(f"{what}; a trustgp.Prediction is needed.")
         _check_shape(part, len(index), outputs, name)
         parts.append(part)
     return parts[0] if len(parts) == 1 else Prediction.cat(parts)
@@ -134,43 +125,25 @@ def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> 
     """Raise unless there is one prediction for each target; a row has one label however many classes."""
     shape = list(as_matrix(prediction.mean).shape)
     if shape != [rows, shape[1] if isinstance(prediction, ClassPrediction) else outputs]:
-        raise ValueError(
-            f"{name}: the prediction is {shape} but the targets are {[rows, outputs]} "
-            "(rows, outputs); they must agree."
-        )
+        what = f"{name}: the prediction is {shape} but the targets are {[rows, outputs]}"
+        raise ValueError(f"{what} (rows, outputs); they must agree.")
 
 
 def _familiar(model: Any, data: Any, unpack: Unpack | None) -> tuple[Any, Tensor]:
     """The inputs of `data`, or their prediction where that was given, and their targets."""
     if isinstance(model, Prediction):
-        targets = _read_targets(data, "data", unpack)
+        targets = _read_targets(data, "data")
         _check_shape(model, *targets.shape, name="data")
         return model, targets
     if not callable(getattr(model, "predict", None)):
-        raise TypeError(
-            f"a {type(model).__name__} has no predict(); pass what trustgp.fit(network, ...) gives, "
-            "or a Prediction."
-        )
-    rows = read_rows(data, name="data", unpack=unpack, network=_network(model))
+        kind = type(model).__name__
+        raise TypeError(f"a {kind} has no predict(); pass what trustgp.fit(...) returns, or a Prediction.")
+    rows = read_rows(data, name="data", unpack=unpack, network=getattr(model, "network", None))
     return rows.inputs, _real(rows.targets, "data")
 
 
-def _network(model: Any) -> nn.Module | None:
-    """That of a fitted model; others take data frames as numbers."""
-    network = getattr(model, "network", None)
-    return network if isinstance(network, nn.Module) else None
-
-
-def _read_targets(data: Any, name: str, unpack: Unpack | None = None) -> Tensor:
-    """Targets [n, C] for a prediction, alone or with the rows it was made for, in the order of its rows."""
-    if isinstance(data, Rows | DataLoader | Dataset):
-        rows = read_rows(data, name=name, unpack=unpack)
-        if not rows.ordered:
-            raise ValueError(
-                f"{name} is a loader that shuffles, so its rows are not in the order of the prediction; "
-                "pass the model itself, or the targets as a tensor."
-            )
-        return _real(rows.targets, name)
+def _read_targets(data: Any, name: str) -> Tensor:
+    """Targets [n, C] for a prediction, alone or as (inputs, targets)."""
     values = data[1] if isinstance(data, tuple | list) and len(data) == 2 else data
     if not isinstance(values, ArrayLike):
         raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor, array or series.")
@@ -194,12 +167,11 @@ def _foreign(
         targets = None if targets is None else _read_targets(targets, "ood")
         _check_shape(source, len(source) if targets is None else len(targets), outputs, "ood")
     elif isinstance(familiar, Prediction):
-        raise TypeError(
-            f"ood is a {type(ood).__name__}, but predictions were given and no model; pass a Prediction of "
-            "the foreign rows, or (Prediction, targets)."
-        )
+        what = f"ood is a {type(ood).__name__}, but predictions were given and no model"
+        raise TypeError(f"{what}; pass a Prediction of the foreign rows, or (Prediction, targets).")
     else:
-        source, targets = _foreign_rows(_read_tensors(ood, _network(model), unpack), familiar)
+        rows = _read_tensors(ood, getattr(model, "network", None), unpack)
+        source, targets = _foreign_rows(rows, familiar)
     if targets is not None and targets.shape[1] != outputs:
         raise ValueError(f"ood has {targets.shape[1]} targets a row but data has {outputs}; they must agree.")
     return source, targets
@@ -211,18 +183,15 @@ def _foreign_rows(given: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]
     if structure(given) == wanted:
         given = (given,)
     if structure(given) not in (f"({wanted})", f"({wanted},tensor)"):
-        raise ValueError(
-            f"ood has the structure {structure(given)} but the inputs of data have {wanted}; pass inputs "
-            "alike, or (inputs, targets)."
-        )
+        what = f"ood has the structure {structure(given)} but the inputs of data have {wanted}"
+        raise ValueError(f"{what}; pass inputs of that structure, or (inputs, targets).")
     targets = _real(read_rows(given, name="ood").targets, "ood") if len(given) == 2 else None
     if count(given[0]) == 0:
         raise ValueError("ood holds no rows.")
     require_all(finite_rows(given[0]), "ood inputs")
-    for pair in zip(leaves(inputs), leaves(given[0]), strict=True):
-        own, theirs = (leaf.shape[1] if leaf.ndim == 2 else None for leaf in pair)
-        if None not in (own, theirs) and own != theirs:
-            raise ValueError(f"ood inputs have {theirs} columns but those of data have {own}.")
+    for own, other in zip(leaves(inputs), leaves(given[0]), strict=True):
+        if own.ndim == other.ndim == 2 and own.shape[1] != other.shape[1]:
+            raise ValueError(f"ood inputs have {other.shape[1]} columns but those of data {own.shape[1]}.")
     return given[0], targets
 
 

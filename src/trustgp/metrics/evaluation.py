@@ -16,7 +16,7 @@ from ..tangents.network import as_matrix
 from . import gaussian
 from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .ranking import selective_risk
-from .score_report import RowCounts, RowReport, risk_curves, score_field, separation
+from .score_report import RELIABILITY, RISK, RowCounts, RowReport, risk_curves, score_field, separation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,11 @@ class Evaluation(RowReport, RegressionScores):
     """
 
     kind: ClassVar[type] = RegressionScores
+    shown = ("nll", "rmse", "coverage")
+    curve_fields: ClassVar = {
+        "coverage_curve": {"levels": "levels", "observed": "observed"},
+        "risk_curve": RISK,
+    }
 
     levels: Tensor  # promised coverage [100]
     observed: Tensor  # observed coverage [100, C]
@@ -68,15 +73,10 @@ class Evaluation(RowReport, RegressionScores):
 
     @classmethod
     def of(
-        cls,
-        prediction: Prediction,
-        targets: Tensor,
-        ood: Prediction | None = None,
-        ood_targets: Tensor | None = None,
-        *,
-        names: Sequence[str],
+        cls, prediction: Prediction, targets: Tensor, foreign: Any = (None, None), *, names: Sequence[str]
     ) -> Evaluation:
-        """Every score; targets are finite, [n, C] and [m, C]. `trustgp.evaluate` checks its arguments."""
+        """Every score, of targets [n, C], and of `foreign` rows: a prediction and targets [m, C], or None."""
+        ood, ood_targets = foreign
         mean, variance = mean_and_variance(prediction)
         targets = targets.to(mean.device)
         usable = finite(prediction)
@@ -112,11 +112,6 @@ class Evaluation(RowReport, RegressionScores):
             ood_targets=ood_targets,
         )
 
-    @property
-    def curves(self) -> dict[str, dict[str, Tensor]]:
-        """Coverage and selective risk."""
-        return {"coverage_curve": {"levels": self.levels, "observed": self.observed}, **super().curves}
-
     @cached_property
     def corrected(self) -> Evaluation:
         """The same rows, scored about the corrected mean; nothing is predicted anew."""
@@ -127,15 +122,11 @@ class Evaluation(RowReport, RegressionScores):
         """The same rows, scored with the paper's variance."""
         return self._scored_as("plain")
 
-    def __repr__(self) -> str:
-        size = f"{len(self)} rows, {len(self.outputs)} outputs"
-        return f"<Evaluation of {size}: nll {self.nll:.4g}, rmse {self.rmse:.4g}, 95 % {self.coverage:.3f}>"
-
     def _scored_as(self, which: str) -> Evaluation:
         inner, foreign = getattr(self.prediction, which), getattr(self.ood_prediction, which, None)
         if inner is self.prediction:
             return self
-        return self.of(inner, self.targets, foreign, self.ood_targets, names=list(self.outputs))
+        return self.of(inner, self.targets, (foreign, self.ood_targets), names=list(self.outputs))
 
 
 def mean_and_variance(prediction: Prediction) -> tuple[Tensor, Tensor]:
@@ -214,26 +205,21 @@ class ClassEvaluation(RowReport, ClassScores):
     """The scores of n rows, and the curves behind them."""
 
     kind: ClassVar[type] = ClassScores
+    shown = ("nll", "accuracy", "ece")
+    curve_fields: ClassVar = {"reliability": RELIABILITY, "risk_curve": RISK}
 
     bin_rows: Tensor  # of each of 15 bins: rows,
     confidence: Tensor  # the mean probability of the predicted class,
     right: Tensor  # and the share of right ones
-    prediction: ClassPrediction
     labels: Tensor  # what the prediction was scored against, int64 [n]
-    ood_prediction: ClassPrediction | None
     ood_labels: Tensor | None
 
     @classmethod
     def of(
-        cls,
-        prediction: ClassPrediction,
-        targets: Tensor,
-        ood: ClassPrediction | None = None,
-        ood_targets: Tensor | None = None,
-        *,
-        names: Sequence[str] = (),
+        cls, prediction: ClassPrediction, targets: Tensor, foreign: Any = (None, None), *, names: Any = ()
     ) -> ClassEvaluation:
         """Every score, against class numbers [n, 1]; the classes have one table, which needs no names."""
+        ood, ood_targets = foreign
         for name, values in (("data", targets), ("ood", ood_targets)):
             if values is not None:
                 Classification().check(prediction.tempered_logits.shape[1], values, name=name)
@@ -243,7 +229,7 @@ class ClassEvaluation(RowReport, ClassScores):
         known_temperature = prediction.temperature.nan_to_num(0.0, 0.0, 0.0)  # else all classes are alike
         own = torch.softmax(prediction.tempered_logits.double() * known_temperature[:, None], dim=1)
         areas, curves = risk_curves(-p.amax(dim=1), wrong)
-        bin_rows, confidence, right = reliability_curve(p, labels)
+        bins: dict[str, Any] = dict(zip(RELIABILITY.values(), reliability_curve(p, labels), strict=True))
         values = {
             "nll": class_nll(p, labels).mean(),
             "accuracy": 1.0 - wrong.mean(),
@@ -261,29 +247,12 @@ class ClassEvaluation(RowReport, ClassScores):
             **curves,
             subject=f"{p.shape[1]} classes",
             counts=RowCounts.of(*(each.valid for each in (prediction, ood) if each is not None)),
-            bin_rows=bin_rows,
-            confidence=confidence,
-            right=right,
+            **bins,
             prediction=prediction,
             labels=labels,
             ood_prediction=ood,
             ood_labels=ood_labels,
         )
-
-    @property
-    def scores(self) -> ClassScores:
-        """The scores alone."""
-        return self.average
-
-    @property
-    def curves(self) -> dict[str, dict[str, Tensor]]:
-        """Reliability and selective risk."""
-        bins = {"rows": self.bin_rows, "confidence": self.confidence, "right": self.right}
-        return {"reliability": bins, **super().curves}
-
-    def __repr__(self) -> str:
-        scores = f"nll {self.nll:.4g}, accuracy {self.accuracy:.3f}, ece {self.ece:.3f}"
-        return f"<ClassEvaluation of {len(self)} rows: {scores}>"
 
 
 def _foreign_class_scores(

@@ -112,10 +112,8 @@ def rms_calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
 
 def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
     if levels.ndim != 1 or observed.ndim not in (1, 2) or len(levels) != len(observed):
-        raise ValueError(
-            f"levels {tuple(levels.shape)} and observed {tuple(observed.shape)}; "
-            "[L] and [L] or [L, C] are needed."
-        )
+        shapes = f"levels {tuple(levels.shape)} and observed {tuple(observed.shape)}"
+        raise ValueError(f"{shapes}; [L] and [L] or [L, C] are needed.")
     return observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
 
 

@@ -9,7 +9,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,14 +25,14 @@ from ..likelihoods.prediction import Prediction
 from .ranking import auroc, fpr95, selective_risk
 
 ALL = "all"  # how the average over the outputs is called
+RISK = {"kept": "kept", "risk": "risk", "oracle": "oracle_risk"}  # fields of curves
+RELIABILITY = {"rows": "bin_rows", "confidence": "confidence", "right": "right"}
 CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken over every row
 
 
 def score_field(title: str, good: str = "", *, share: bool = False, foreign: bool = False) -> Any:
-    """A score in a dataclass: its title in a table, what is good, whether it is a share, and of foreign rows.
-    That of foreign rows is None without any."""
-    line = {"title": title, "good": good, "share": share, "foreign": foreign}
-    return field(default=None if foreign else MISSING, metadata=line)
+    """A score in a dataclass: its title, what is good, whether it is a share, and of foreign rows."""
+    return field(default=None, metadata={"title": title, "good": good, "share": share, "foreign": foreign})
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class RowCounts:
         """That some have none; empty where all have one."""
         kinds = ((self.invalid, self.rows, ""), (self.ood_invalid, self.ood_rows, "foreign "))
         parts = [f"{bad:,} of {rows:,} {kind}{self.noun}" for bad, rows, kind in kinds if bad]
-        message = f"No finite prediction for {' and '.join(parts)}: {self.cost}."
-        return message if parts else ""
+        return f"No finite prediction for {' and '.join(parts)}: {self.cost}." if parts else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -66,6 +65,8 @@ class ScoreReport:
     """The scores of n rows or pictures."""
 
     kind: ClassVar[type]  # the dataclass of the scores
+    shown: ClassVar[tuple[str, ...]]  # those that `repr` shows
+    curve_fields: ClassVar[Mapping[str, Mapping[str, str]]]  # the field of each tensor of a curve
 
     counts: RowCounts
     subject: str  # what there is of each row, such as "2 outputs", for the title of the table
@@ -90,19 +91,15 @@ class ScoreReport:
         return self.kind(**{each.name: getattr(self, each.name) for each in fields(self.kind)})
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """Of the table: scores by the name of their output, the average under "all" first."""
+    def scores(self) -> dict[str, Any]:
+        """The scores of each output by its name, the average under "all" first."""
         return {ALL: self.average, **self.outputs}
-
-    @property
-    def scores(self) -> Any:
-        """Every output's scores, the average under "all" first."""
-        return self.columns
 
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
         """By name, tensors of shape [L], or [L, C] with a column for each output."""
-        return {}
+        fields = self.curve_fields.items()
+        return {name: {key: getattr(self, field) for key, field in curve.items()} for name, curve in fields}
 
     @property
     def warning(self) -> str:
@@ -133,7 +130,7 @@ class ScoreReport:
 
     def _cells(self, most: int) -> tuple[list[str], list[list[list[str]]]]:
         """The header of the table, and its lines as texts: those of the rows, then those of foreign ones."""
-        average, *each = self.columns.items()
+        average, *each = self.scores.items()
         ranged = len(each) > most
         names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
         sections: list[list[list[str]]] = [[], []]
@@ -155,10 +152,10 @@ class ScoreReport:
 
         def by_output(values: Tensor) -> Any:  # [L], or [L, C]: by name, the average first
             rows = (values.mean(1), *values.unbind(1)) if values.ndim > 1 else ()
-            return dict(zip(self.columns, rows, strict=True)) if rows else values
+            return dict(zip(self.scores, rows, strict=True)) if rows else values
 
         curves = {n: {k: by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
-        return plain({**asdict(self.counts), "scores": self.columns, **curves})
+        return plain({**asdict(self.counts), "scores": self.scores, **curves})
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the scores in full precision, one in a line (metric, output, value), whole or not at all."""
@@ -167,17 +164,24 @@ class ScoreReport:
         writer.writerow(["metric", "output", "value"])
         writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
         for key in (score.name for score in fields(self.kind)):
-            values = {name: getattr(scores, key) for name, scores in self.columns.items()}
+            values = {name: getattr(scores, key) for name, scores in self.scores.items()}
             writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
         with atomic_file(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
         return path
 
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.shown}
+        text = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
+        return f"<{type(self).__name__} of {len(self)} {self.counts.noun}: {text}>"
+
     def __rich__(self) -> Table:
         return self.table()
 
     def __str__(self) -> str:
-        return table_text(self.table())
+        text = io.StringIO()
+        Console(file=text, width=400, color_system=None).print(self.table())  # as wide as it needs
+        return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
         header, sections = self._cells(8)
@@ -193,18 +197,6 @@ class RowReport(ScoreReport):
     oracle_risk: Tensor  # the same of rows that are ranked by their losses
     prediction: Prediction  # what was scored
     ood_prediction: Prediction | None  # that of the foreign rows, where given
-
-    @property
-    def curves(self) -> dict[str, dict[str, Tensor]]:
-        """The selective risk."""
-        return {"risk_curve": {"kept": self.kept, "risk": self.risk, "oracle": self.oracle_risk}}
-
-
-def table_text(table: Table) -> str:
-    """A table as plain text, as wide as it needs."""
-    text = io.StringIO()
-    Console(file=text, width=400, color_system=None).print(table)
-    return text.getvalue().rstrip("\n")
 
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:

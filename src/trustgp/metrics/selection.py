@@ -15,18 +15,14 @@ def select_detections(
     *,
     threshold: float,
     most: int,
-    suppression: float | None = None,
+    suppression: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Picture and query of each detection, the most confident of a picture first, int64, [m] each.
 
-    Args:
-        confidence: Of the likeliest class of each query, [n, Q].
-        labels: That class, int64, [n, Q].
-        boxes: Left, top, right, bottom in any unit, [n, Q, 4].
-        threshold: The least confidence of a detection.
-        most: Detections of a picture, at most.
-        suppression: Of two boxes of one class that overlap by more than this the less confident is dropped.
-            None: none is.
+    From confidence [n, Q] in the likeliest class of each query, that class, int64, [n, Q], and boxes: left,
+    top, right, bottom in any unit, [n, Q, 4]. A picture has at most `most` detections, of at least the
+    `threshold`. Of two boxes of one class that overlap by more than `suppression` the less confident is
+    dropped; None: none is.
     """
     order = confidence.argsort(dim=1, descending=True, stable=True)
     image, place = (confidence.gather(1, order) >= threshold).nonzero(as_tuple=True)

@@ -108,8 +108,7 @@ class Monitor:
             raise ValueError(f"window={window}, patience={patience}; both must be at least 1.")
         if not 0.0 < leave <= 1.0:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
-        watch = getattr(model, "watch", None)  # of a detector
-        model = model if watch is None else watch()
+        model = getattr(model, "watch", lambda: model)()  # of a detector
         self.model, self.window, self.leave, self.patience = model, int(window), float(leave), int(patience)
         self.threshold, self.limit = find_limits(
             model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm

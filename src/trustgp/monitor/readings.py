@@ -129,7 +129,6 @@ def _given_limit(std: Any, confidence: float | None) -> Tensor | None:
 
 
 def _own_threshold(model: Any, false_alarm: float) -> float:
-    """The threshold of a model, or of a file's metadata."""
     if isinstance(model, UncertaintyModel):
         fitted = model.novelty_threshold or NoveltyThreshold.fit(model.held_scores, false_alarm)
         return float(fitted.threshold)

@@ -5,8 +5,8 @@ legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixe
 """
 
 from ..data.user_warnings import former_names
-from .basic import ExpertMap, draw_band, draw_bands, draw_bars, draw_experts, draw_histograms, map_experts
-from .boxes import colour_map, colour_of, detections
+from .basic import draw_band, draw_bands, draw_bars, draw_experts, draw_histograms
+from .boxes import colour_of, detections
 from .quality import draw_calibration, draw_parity, draw_sparsification, overview
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 
@@ -14,10 +14,15 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "figure", "require_matplotlib",  # a figure in our style
     "BLUE", "ORANGE", "GREEN", "RED", "GREY", "INK", "PALETTE",
     "overview",  # one picture of an evaluation
-    "detections", "colour_map", "colour_of",  # pictures with their detections
+    "detections", "colour_of",  # pictures with their detections
     "draw_band", "draw_bands", "draw_bars", "draw_calibration", "draw_experts",  # panels
     "draw_histograms", "draw_parity", "draw_sparsification",
-    "ExpertMap", "map_experts",  # what a panel is drawn from
 ]  # fmt: skip
 
-__getattr__ = former_names(__name__, contact_sheet="draw each picture with trustgp.plots.detections.")
+__getattr__ = former_names(
+    __name__,
+    contact_sheet="draw each picture with trustgp.plots.detections.",
+    draw_frontier="time budgets are gone; models are made small with trustgp.compress.",
+    map_experts="call trustgp.plots.draw_experts.",
+    colour_map="call trustgp.plots.colour_of.",
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,11 +95,7 @@ def draw_histograms(
 
 
 def draw_bars(
-    axes: Any,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    *,
-    colours: Sequence[str] = PALETTE,
+    axes: Any, groups: Sequence[str], series: Mapping[str, Any], *, colours: Sequence[str] = PALETTE
 ) -> None:
     """Horizontal bars; the series, by name, have one number for each group, the first group on top."""
     thick = 0.8 / len(series)
@@ -113,54 +108,33 @@ def draw_bars(
     axes.grid(visible=False, axis="y")
 
 
-@dataclass(frozen=True)
-class ExpertMap:
-    """Rows in the coordinates of the gate."""
-
-    points: Tensor  # first two components of each row [n, 2]; the second is 0 for a gate with one
-    expert: Tensor  # of each row, by all components [n]
-    centroids: Tensor  # of the experts [M, 2]
-
-
 @torch.no_grad()
-def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
-    """Rows in the coordinates of the gate, and the expert of each.
+def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:
+    """Rows coloured by expert, in the first two components of the gate, and the experts' centroids.
+
+    The gate decides by all of its components: colours may overlap.
 
     Args:
         model: Of two or more experts, such as an `UncertaintyModel`.
-        inputs: As the network takes them, of n rows.
+        inputs: As the network takes them.
         output: Whose gate to show, where `outputs="separate"` gave each output its own.
+        size: Of the dots.
     """
     mixture = next((one for one in model.mixtures if output in one.outputs.tolist()), None)
-    if mixture is None:
-        outputs = sum(len(one.outputs) for one in model.mixtures)
-        raise ValueError(f"output={output}; the model has outputs 0 to {outputs - 1}.")
-    if mixture.gate.projection is None:
-        raise ValueError(
-            "the model has a single expert, and no gate to draw; fit with num_experts=2 or more."
-        )
+    if mixture is None or mixture.gate.projection is None:
+        what = "no such output" if mixture is None else "a single expert, and no gate to draw"
+        raise ValueError(f"output={output}: the model has {what}.")
     rows = to_device(as_inputs(inputs), mixture.gate.centroids.device)
     require_all(finite_rows(rows), "inputs")
     lots = chunks(count(rows), chunk_rows(mixture.tangents))
     embedded = torch.cat([mixture.gate.embed(mixture.tangents(take(rows, index))) for index in lots])
     both = (embedded, mixture.gate.centroids)
-    points, centres = (torch.nn.functional.pad(rows, (0, 1))[:, :2] for rows in both)
-    return ExpertMap(points, nearest_two(*both)[0], centres)
-
-
-def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:
-    """Rows coloured by expert, in dots of a size, and the experts' centroids; see `map_experts`.
-
-    Two components of the gate are drawn, while it decides by all of them: colours may overlap.
-    """
-    mapped = map_experts(model, inputs, output=output)
-    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(mapped.centroids))]
-    points, centres = numbers(mapped.points), numbers(mapped.centroids)
-    dots = [colours[expert] for expert in mapped.expert.tolist()]
+    points, centres = (numbers(torch.nn.functional.pad(part, (0, 1))[:, :2]) for part in both)
+    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(centres))]
+    dots = [colours[expert] for expert in nearest_two(*both)[0].tolist()]
     axes.scatter(*points.T, s=size, c=dots, alpha=0.6, linewidths=0)
     axes.scatter(*centres.T, s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3)
     style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white", "weight": "bold", "zorder": 4}
-    if len(centres) <= MAX_NUMBERED:
-        for expert, centre in enumerate(centres):
-            axes.text(*centre, str(expert), **style)
+    for expert, centre in enumerate(centres if len(centres) <= MAX_NUMBERED else ()):
+        axes.text(*centre, str(expert), **style)
     axes.set(xlabel="first component of the gate", ylabel="second component")

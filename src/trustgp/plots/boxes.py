@@ -67,9 +67,9 @@ def detections(
     colours = [colour_of(float(novelty), limit) for novelty in detections.novelty]
     for k in reversed(range(len(detections))):  # the most confident is drawn last, on top
         _draw_box(axes, detections, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
-    taken, boxes = _draw_remarks(axes, detections), numbers(detections.boxes)
-    for label, box, colour in zip(labels, boxes, colours, strict=True):
-        taken.append(_draw_label(axes, label, box, colour, taken, boxes))
+    taken = _draw_remarks(axes, detections)
+    for label, box, colour in zip(labels, numbers(detections.boxes), colours, strict=True):
+        taken.append(_draw_label(axes, label, box, colour, taken))
     return axes
 
 
@@ -104,12 +104,9 @@ def as_picture(image: Any) -> Array:
     pixels = numbers(values)
     low, high = float(pixels.min()), float(pixels.max())
     if not (low >= 0.0 and high <= 255.0):
-        raise ValueError(
-            f"the picture runs from {low:g} to {high:g}; from 0 to 255 or 0 to 1 is needed: the picture "
-            "as it was, before it was scaled for the detector."
-        )
-    whole = not values.is_floating_point() or high > 1.0
-    return pixels / 255 if whole else pixels
+        what = f"the picture runs from {low:g} to {high:g}; from 0 to 255 or 0 to 1 is needed"
+        raise ValueError(f"{what}: as it was before it was scaled for the detector.")
+    return pixels if values.is_floating_point() and high <= 1.0 else pixels / 255
 
 
 def label_of(
@@ -153,25 +150,22 @@ def _draw_box(
     axes.add_patch(line)
 
 
-def _draw_label(
-    axes: Any, text: str, box: Array, colour: tuple[float, ...], taken: Sequence[Array], boxes: Array
-) -> Array:
-    """Write it where it covers least, and return the box that it covers: left, top, right, bottom."""
+def _draw_label(axes: Any, text: str, box: Array, colour: tuple[float, ...], taken: Sequence[Array]) -> Array:
+    """Write it at its box, over no other label; the box that it covers: left, top, right, bottom."""
     axes.apply_aspect()
     (left, right), (top, bottom) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-    size = _room(axes, text)
-    start = float(np.clip(box[0], left, max(left, right - size[0])))
-    heights = [box[1] - size[1], box[3], box[1], box[3] - size[1]]  # above, below, inside
-    heights += [box[1] - k * size[1] for k in (2, 3, 4)] + [box[3] + k * size[1] for k in (1, 2, 3)]
-    candidates = [np.array([start, y, start + size[0], y + size[1]]) for y in heights]
-    inside = np.array([one for one in candidates if one[1] >= top and one[3] <= bottom] or candidates[2:3])
-    cost = 0.2 * np.prod(size) * np.arange(len(inside))  # the first ones are closer to the box
-    # labels must not be covered, boxes rather not
-    for weight, others in ((10.0, np.reshape(taken, (-1, 4))), (0.5, boxes)):
-        ends = np.minimum(inside[:, None, 2:], others[:, 2:]), np.maximum(inside[:, None, :2], others[:, :2])
-        cost += weight * np.prod(np.maximum(ends[0] - ends[1], 0.0), axis=2).sum(axis=1)
-    where = inside[int(np.argmin(cost))]
-    place = where[0] + 0.3 / LABEL_HEIGHT * size[1], (where[1] + where[3]) / 2
+    width, height = _room(axes, text)
+    start = float(np.clip(box[0], left, max(left, right - width)))
+    heights = [box[1] - height, box[3], box[1], box[3] - height]  # above, below, inside
+    heights += [box[1] - k * height for k in (2, 3, 4)] + [box[3] + k * height for k in (1, 2, 3)]
+    candidates = [np.array([start, y, start + width, y + height]) for y in heights]
+    inside = [one for one in candidates if one[1] >= top and one[3] <= bottom] or candidates[2:3]
+    others = np.reshape(taken, (-1, 4))
+    free = [
+        one for one in inside if not ((one[2:] > others[:, :2]) & (one[:2] < others[:, 2:])).all(axis=1).any()
+    ]
+    where = (free or inside)[0]
+    place = where[0] + 0.3 / LABEL_HEIGHT * height, (where[1] + where[3]) / 2
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
     axes.text(*place, text, color=ink_on(colour), **style)
     return where
@@ -201,19 +195,11 @@ def scale_position(novelty: float, threshold: float | None = None) -> float:
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:
-    """Red, green and blue, each from 0 to 1; the same as in `colour_map`, without matplotlib."""
+    """Red, green and blue, each from 0 to 1."""
     place, stops = scale_position(novelty, threshold), [at for at, _ in SCALE]
     shades = zip(*(shade_of(colour) for _, colour in SCALE), strict=True)
     red, green, blue = (float(np.interp(place, stops, shade)) for shade in shades)
     return red, green, blue
-
-
-def colour_map() -> Any:
-    """The scale as a colour map of matplotlib, for a colour bar."""
-    require_matplotlib()
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("novelty", list(SCALE))
 
 
 def ink_on(colour: Sequence[float]) -> str:

@@ -34,7 +34,7 @@ class Differentiator:
 
     def __call__(self, state: JointState) -> np.ndarray:
         """The acceleration [joints] at this message."""
-        unknown, time = np.full(len(state.names), np.nan), _time(state)
+        unknown, time = np.full(len(state.names), np.nan), state.measured
         step = time - self._past[-1][0] if self._past else 1
         if not _valid(state) or step == 0:
             return unknown
@@ -59,24 +59,21 @@ def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float 
     _check(window, gap)
     states = list(states)
     slopes = np.full((len(states), len(states[0].names) if states else 0), np.nan)
-    run: list[int] = []
+    runs: list[list[int]] = [[]]  # messages without a gap
     for number, state in enumerate(states):
-        step = _time(state) - _time(states[run[-1]]) if run else 1
-        if not _valid(state) or step == 0:
-            continue
-        if not 0 < step <= gap * SECOND:
-            slopes[run], run = _centred([states[k] for k in run], window), []
-        run.append(number)
-    slopes[run] = _centred([states[k] for k in run], window)
+        step = state.measured - states[runs[-1][-1]].measured if runs[-1] else 1
+        if _valid(state) and step != 0:
+            runs += [] if 0 < step <= gap * SECOND else [[]]
+            runs[-1].append(number)
+    for run in filter(None, runs):
+        slopes[run] = _centred([states[k] for k in run], window)
     return slopes
 
 
 def _centred(states: list[JointState], window: int) -> np.ndarray:
     """Slopes of messages without a gap, [n, joints]."""
-    if not states:
-        return np.zeros((0, 0))
-    start = _time(states[0])
-    times = np.array([_time(state) - start for state in states]) / SECOND
+    start = states[0].measured
+    times = np.array([state.measured - start for state in states]) / SECOND
     values, count = np.stack([state.velocity for state in states]), len(states)
     window = min(window, count)
     first = np.clip(np.arange(count) - window // 2, 0, count - window)
@@ -96,13 +93,7 @@ def _slopes(times: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.einsum("mw,mwj->mj", np.linalg.pinv(powers)[:, 1], values) / scale[:, None]
 
 
-def _time(state: JointState) -> int:
-    """When it was measured, or else recorded, in nanoseconds."""
-    return state.time if state.stamp is None else state.stamp
-
-
 def _valid(state: JointState) -> bool:
-    """Whether a message is used."""
     if len(state.velocity) != len(state.names):
         sizes = f"{len(state.velocity)} velocities for {len(state.names)} joints"
         raise ValueError(f'the state at {state.time} ns has {sizes}; read with needs=["velocity"].')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,7 @@ INVALID = "invalid input"  # the monitor's status of a frame that cannot be read
 
 
 def joint_states(
-    path: str | Path,
-    *,
-    topic: str = TOPIC,
-    joints: Sequence[str] | None = None,
-    needs: Sequence[str] = FIELDS,
-    strict: bool = False,
+    path: str | Path, *, topic: str = TOPIC, joints: Names | None = None, needs: Names = FIELDS, strict=False
 ) -> Iterator[JointState]:
     """The joint states of a log, one after another.
 
@@ -56,8 +51,8 @@ def annotate(
     topic: str = TOPIC,
     verdicts: str = VERDICTS,
     diagnostics: str | None = None,
-    joints: Sequence[str] | None = None,
-    needs: Sequence[str] = FIELDS,
+    joints: Names | None = None,
+    needs: Names = FIELDS,
     strict: bool = False,
 ) -> int:
     """Copy a log and add a topic with the verdict of `judge` on each joint state; returns their number.
@@ -112,7 +107,7 @@ def record(path: str | Path, states: Iterable[JointState], *, storage="mcap", to
 
 
 def _messages(
-    reader: Any, topic: str, joints: Sequence[str] | None, needs: Sequence[str], *, strict: bool
+    reader: Any, topic: str, joints: Names | None, needs: Names, *, strict: bool
 ) -> Iterator[tuple[tuple[Any, int, Any], JointState | None]]:
     """Every message (channel, time, data), and its wanted joints in the wanted order; None for a message of
     another topic, or with none of the joints, such as a gripper's."""
@@ -128,8 +123,8 @@ def _messages(
             try:
                 state = reader.state(channel, time, data).pick(first.names, needs, where=where)
                 if state is not None:
-                    stamps = time if state.stamp is None else state.stamp, time
-                    jumps = [clock.jump(stamp) for clock, stamp in zip(clocks, stamps, strict=True)]
+                    stamps = zip(clocks, (state.measured, time), strict=True)
+                    jumps = [clock.jump(stamp) for clock, stamp in stamps]
                     if any(jumps):
                         raise LogError(f"{where}, message at {time} ns: {jumps[1] or jumps[0]}.")
             except LogError as error:
@@ -171,7 +166,7 @@ def _reader(path: Path, topic: str) -> Iterator[Any]:
     """An open log that has the topic."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such log.")
-    with closing(BagReader(path) if path.is_dir() else McapReader(path)) as reader:
+    with closing(BagReader(path)) if path.is_dir() else nullcontext(McapReader(path)) as reader:
         kinds = [channel.msgtype for channel in reader.channels if channel.topic == topic]
         if not kinds:
             topics = listed(sorted({channel.topic for channel in reader.channels})) or "none"

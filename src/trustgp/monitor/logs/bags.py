@@ -66,23 +66,17 @@ class BagReader:
 def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
     """The storage, and each MCAP file's channels; rosbags unpacks without a bound, so sizes come first."""
     described = path / DESCRIPTION
-    if not described.is_file():
-        raise LogError(f"it has no {DESCRIPTION}")
-    if described.stat().st_size > MAX_DESCRIPTION_BYTES:
-        size = described.stat().st_size
+    if (size := described.stat().st_size) > MAX_DESCRIPTION_BYTES:
         raise LogError(f"{DESCRIPTION} has {size} bytes; at most {MAX_DESCRIPTION_BYTES} are read")
     text = described.read_text(encoding="utf-8")
     fields = needed("ruamel.yaml").YAML(typ="safe").load(text)["rosbag2_bagfile_information"]
     storage, packed = fields["storage_identifier"], str(fields.get("compression_mode")).lower() == "file"
-    channels = {}
-    for file in [path / PurePath(name).name for name in fields["relative_file_paths"]]:
-        if storage == "mcap" and packed:
-            raise LogError(f"{file.name} is compressed as a whole; unpack it with zstd -d")
-        if packed:
-            _check_ratio(file)
-        elif storage == "mcap":
-            channels[file] = mcap_channels(file)  # reads all of it
-    return storage, channels
+    files = [path / PurePath(name).name for name in fields["relative_file_paths"]]
+    if storage == "mcap" and packed:
+        raise LogError("an MCAP file is compressed as a whole; unpack it with zstd -d")
+    for file in files if packed else ():
+        _check_ratio(file)
+    return storage, {file: mcap_channels(file) for file in files} if storage == "mcap" else {}  # reads it all
 
 
 def _check_ratio(file: Path) -> None:

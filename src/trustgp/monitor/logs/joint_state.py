@@ -38,6 +38,11 @@ class JointState:
     stamp: int | None = field(default=None, kw_only=True)  # when it was measured, if its header has it
     reason: str = field(default="", kw_only=True)  # why the message is invalid; empty: it is valid
 
+    @property
+    def measured(self) -> int:
+        """When it was measured, or else recorded, in nanoseconds."""
+        return self.time if self.stamp is None else self.stamp
+
     @classmethod
     def read(cls, time: int, fields: Mapping[str, Any], *, where: str) -> JointState:
         """From the fields of a message; null counts as NaN, which is for a monitor to judge."""
@@ -87,7 +92,7 @@ class JointState:
 
     def plain(self) -> dict[str, Any]:
         """As a message in JSON; NaN becomes null."""
-        sec, nanosec = ros_time(self.time if self.stamp is None else self.stamp)
+        sec, nanosec = ros_time(self.measured)
         numbers = {f: [v if math.isfinite(v) else None for v in getattr(self, f).tolist()] for f in FIELDS}
         stamp = {"sec": sec, "nanosec": nanosec}
         return {"header": {"stamp": stamp, "frame_id": ""}, "name": list(self.names), **numbers}
@@ -135,9 +140,8 @@ def _numbers(values: Any, where: str) -> np.ndarray:
         return np.zeros(0)
     if not isinstance(values, list):
         raise LogError(f"{where} holds no numbers but {type(values).__name__}.")
-    for value in values:
-        if value is not None and (not isinstance(value, Real) or isinstance(value, bool)):
-            raise LogError(f"{where} holds no numbers but {str(value)[:40]!r}, {type(value).__name__}.")
+    if wrong := [v for v in values if v is not None and (not isinstance(v, Real) or isinstance(v, bool))]:
+        raise LogError(f"{where} holds no numbers but {str(wrong[0])[:40]!r}, {type(wrong[0]).__name__}.")
     try:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     except OverflowError as error:

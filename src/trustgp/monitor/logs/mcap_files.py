@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from .joint_state import MAX_STATE_BYTES, JointState, LogError
-from .ros_types import DIAGNOSTICS_TYPE, ROS_TYPE, TEXT_TYPE, definition, needed, read_cdr
+from .ros_types import DIAGNOSTICS_TYPE, ROS_TYPE, TEXT_TYPE, needed, read_cdr, typestore
 
 MAX_RECORD_BYTES = 64 * 2**20  # of a record, and of an unpacked chunk
 JSON = "json"
@@ -130,9 +130,6 @@ class McapReader:
         self.path, self._channels = path, mcap_channels(path)
         self.channels = list(self._channels.values())
 
-    def close(self) -> None:
-        """Does nothing: the file is open only while it is read."""
-
     def messages(self) -> Iterator[tuple[Any, int, Any]]:
         return mcap_messages(self.path, self._channels)
 
@@ -189,7 +186,8 @@ class McapWriter:
     def add_topic(self, topic: str, kind: str) -> int:
         """A topic of messages in JSON; diagnostics are in CDR, for the tools that display them."""
         if kind == DIAGNOSTICS_TYPE:
-            number = self._writer.register_schema(kind, "ros2msg", definition(kind).encode())
+            fields = typestore().generate_msgdef(kind, ros_version=2)[0]  # in the language of ROS 2
+            number = self._writer.register_schema(kind, "ros2msg", fields.encode())
             return self._writer.register_channel(topic, "cdr", number)
         schema = {"type": "object", "title": TITLES[kind], "properties": SCHEMAS[kind]}
         number = self._writer.register_schema(TITLES[kind], "jsonschema", json.dumps(schema).encode())

@@ -30,11 +30,6 @@ def typestore() -> Any:
     return types.get_typestore(types.Stores.LATEST)
 
 
-def definition(kind: str) -> str:
-    """The fields of a message type, in the language of ROS 2."""
-    return typestore().generate_msgdef(kind, ros_version=2)[0]
-
-
 def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
     """The sensor_msgs/msg/JointState in a message as ROS 2 writes it."""
     try:
@@ -49,7 +44,7 @@ def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
 def state_message(state: JointState) -> bytes:
     """A joint state."""
     numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
-    header = _header(state.time if state.stamp is None else state.stamp)
+    header = _header(state.measured)
     return _serialize(ROS_TYPE, header, list(state.names), *numbers)
 
 
