@@ -62,8 +62,6 @@ def _values(column: Any, what: str) -> np.ndarray:
             numbers[~missing] = present.astype(np.float64)
             return numbers
     if values.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{what} is not numeric: it holds {column.dtype}. Numbers are needed: leave it out, or encode it "
-            "(labels as class numbers: numpy.unique(labels, return_inverse=True)[1])."
-        )
+        advice = "leave it out, or encode labels as numbers: numpy.unique(labels, return_inverse=True)[1]"
+        raise ValueError(f"{what} is not numeric: it holds {column.dtype}. Numbers are needed: {advice}.")
     return values

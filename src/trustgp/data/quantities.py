@@ -34,10 +34,9 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
         return Budget(exact=True)
     texts = value.split(",") if isinstance(value, str) else []
     if any((match := _QUANTITY.fullmatch(text)) and match[2].lower() in _TIMES for text in texts):
-        raise ValueError(
-            f'{name}={value!r}: times are no longer supported; pass a size ({name}="16 MiB"), or '
-            "make the fitted model faster with trustgp.compress(model, rank=64, witness=False)."
-        )
+        advice = "make the fitted model faster with trustgp.compress(model, rank=64, witness=False)"
+        what = f'{name}={value!r}: times are no longer supported; pass a size ({name}="16 MiB")'
+        raise ValueError(f"{what}, or {advice}.")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f'{name}={value!r}; write bytes, a text like "64 MiB" or "2 GB", or "none".')
     return Budget(parse_bytes(value, name=name))

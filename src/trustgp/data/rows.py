@@ -251,10 +251,8 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
             raise ValueError(f"batch {number} of {name} has {inputs} inputs but {targets} targets.")
         first = pair if first is None else first
         if _kind(pair) != _kind(first):
-            raise ValueError(
-                f"batch {number} of {name} holds {_kind(pair)}, but the first batch {_kind(first)}; all "
-                "batches must have the same structure, types and shapes, but for the number of rows."
-            )
+            what = f"batch {number} of {name} holds {_kind(pair)}, but the first batch {_kind(first)}"
+            raise ValueError(f"{what}; all need one structure, and the same types and shapes of a row.")
         buffer.add(leaves(pair))
     if first is None:
         raise ValueError(f"{name} holds no rows.")

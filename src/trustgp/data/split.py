@@ -76,10 +76,8 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
     if labels.shape != (len(rows),):
         raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
     if not rows.ordered:
-        raise ValueError(
-            "groups are given but the train loader shuffles: labels and rows would not match. "
-            "Pass a loader with shuffle=False, or the dataset itself."
-        )
+        what = "groups are given but the train loader shuffles: labels and rows would not match"
+        raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
     return labels
 
 

@@ -40,10 +40,9 @@ def pack(function: Any) -> tuple[list[memoryview], set[str]]:
         Pickler(file, protocol=5, buffer_callback=buffers.append).dump(function)
     except Exception as error:  # whatever an object raises that cannot be pickled
         reason = str(error).partition("\n")[0]
-        raise TypeError(
-            f"this cannot be sent to other processes ({type(error).__name__}: {reason}). A network with "
-            "open files, locks or generators stays in its process: use trustgp.executors.Threads()."
-        ) from error
+        what = f"this cannot be sent to other processes ({type(error).__name__}: {reason})"
+        advice = "A network with open files, locks or generators stays here: use trustgp.executors.Threads()."
+        raise TypeError(f"{what}. {advice}") from error
     return [file.getbuffer(), *(buffer.raw() for buffer in buffers)], devices
 
 

@@ -65,10 +65,10 @@ class Ray:
             return
         ray, (parts, devices) = self._connected(), pack(function)
         if "cuda" in devices and not self.gpus:
-            raise ValueError(
-                "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
-                'four tasks on each GPU, or fit on the CPU (device="cpu").'
+            advice = (
+                'pass Ray(gpus=0.25), which puts four tasks on each GPU, or fit on the CPU (device="cpu")'
             )
+            raise ValueError(f"the network is on a GPU, but gpus=0 gives the tasks none; {advice}.")
         shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in parts])
         solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
         upcoming, name = iter(enumerate(tasks)), uuid.uuid4().hex
@@ -98,12 +98,10 @@ class Ray:
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
         except ray.exceptions.RayError as error:
             reason = str(error).strip().partition("\n")[0]
-            raise WorkerLostError(
-                f"the worker of task {position} was lost {self.retries + 1} times ({type(error).__name__}: "
-                f"{reason}); retries={self.retries} allows no more. If the memory ran out, use fewer workers "
-                "or smaller experts.",
-                [position],
-            ) from error
+            what = f"the worker of task {position} was lost {self.retries + 1} times"
+            why = f"({type(error).__name__}: {reason}); retries={self.retries} allows no more"
+            advice = "If the memory ran out, use fewer workers or smaller experts."
+            raise WorkerLostError(f"{what} {why}. {advice}", [position]) from error
 
     def _connected(self) -> Any:
         """The package, connected to a cluster."""

@@ -146,18 +146,14 @@ def load_runner(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:
     except ArtifactError:
         raise
     except Exception as error:  # protobuf and onnxruntime have no common class of errors
-        raise ArtifactError(f"{where} cannot be run: {error}") from error
+        raise ArtifactError(f"{where} is not an ONNX file, damaged, or cannot be run: {error}") from error
 
 
 def _validated(content: bytes, where: str) -> dict[str, str]:
     """The metadata of a file that may be run, without the prefix of the names."""
     import onnx
-    from google.protobuf.message import DecodeError
 
-    try:
-        model = onnx.load_model_from_string(content)
-    except (DecodeError, ValueError) as error:
-        raise ArtifactError(f"{where} is not an ONNX file, or damaged: {error}") from error
+    model = onnx.load_model_from_string(content)
     graphs = list(_graphs(model.graph))
     for tensor in (tensor for _, constants in graphs for tensor in constants):
         if tensor.data_location == EXTERNAL or tensor.external_data:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -176,14 +177,15 @@ class _Probe:
         sizes, unhandled = [], []
         for rows in (2, 3):
             few = take(self.few, torch.arange(rows) % count(self.few))
-            saved = _Saved()
-            with torch.enable_grad(), saved:
+            saved: dict[int, Tensor] = {}  # by address, which stays unique while they live
+            with torch.enable_grad(), saved_tensors_hooks(partial(_keep, saved), lambda tensor: tensor):
                 _, recorder = record(self.network, few)
             shapes_of.append({})
             for one, probe in zip(recorder.calls, recorder.probes, strict=True):
                 shapes_of[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(probe.shape)))
             largest = max((probe.numel() for probe in recorder.probes), default=0)
-            sizes.append(OUTPUT_COPIES * largest * self.network.dtype.itemsize + saved.bytes)
+            kept = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+            sizes.append(OUTPUT_COPIES * largest * self.network.dtype.itemsize + kept)
             unhandled += recorder.unhandled
         layouts: Layouts = {}
         for key, shapes in shapes_of[0].items():
@@ -208,21 +210,11 @@ class _Probe:
         return GradientPlan(tried, right)
 
 
-class _Saved(saved_tensors_hooks):
-    """Counts the bytes that a forward pass keeps for a backward one."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[int, Tensor] = {}  # by address, which stays unique while they live
-        super().__init__(self._keep, lambda tensor: tensor)
-
-    def _keep(self, tensor: Tensor) -> Tensor:
-        detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
-        self._tensors[tensor.untyped_storage().data_ptr()] = detached
-        return detached
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
+def _keep(tensors: dict[int, Tensor], tensor: Tensor) -> Tensor:
+    """Notes a tensor that a forward pass saves for a backward one."""
+    detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
+    tensors[tensor.untyped_storage().data_ptr()] = detached
+    return detached
 
 
 def _first_line(error: Exception | None) -> str:
