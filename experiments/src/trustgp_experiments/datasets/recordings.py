@@ -230,7 +230,6 @@ def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _without_duplicates(rows: np.ndarray) -> np.ndarray:
-    """The rows [n, d] in their order, each once."""
     return (rows + 0.0)[_first_places(rows) == np.arange(len(rows))]
 
 

@@ -113,7 +113,6 @@ def path(times: Array) -> Array:
 
 
 def flight_camera(where: Array, side: int) -> Camera:
-    """The camera at a place of the path, shape [9]."""
     distance, height, degrees, roll = where[2:6]
     return _camera(where[:2], distance, height, np.radians(degrees), roll, side)
 
@@ -153,7 +152,6 @@ def _scene(style: str, rng: np.random.Generator, side: int) -> Picture:
 
 
 def _camera(place: Array, distance: float, height: float, yaw: float, roll: float, side: int) -> Camera:
-    """Looks at a place [2] of the ground."""
     away = distance * np.array([np.cos(yaw), np.sin(yaw)])
     pitch = float(np.arctan2(height - 0.8, distance))
     return Camera(np.array([*(place - away), height]), yaw, pitch, roll, 0.95 * side, side)

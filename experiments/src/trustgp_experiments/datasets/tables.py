@@ -111,7 +111,6 @@ def _statsmodels(name: str, target: str, delimiter: str = ",") -> TableRows:
 
 
 def _sklearn(make: str, **options: Any) -> TableRows:
-    """What a function of `sklearn.datasets` gives."""
     from sklearn import datasets
 
     return _rows(*getattr(datasets, make)(**options))

@@ -52,7 +52,6 @@ class Toy:
     bands: dict[str, Band]
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """The numbers of the table, by variant."""
         jumps = {name: band.jumps for name, band in self.bands.items()}
         numbers = {name: (len(j), float(j.mean()), float(j.max())) for name, j in jumps.items()}
         return {name: dict(zip(TOY_COLUMNS, row, strict=True)) for name, row in numbers.items()}
@@ -81,7 +80,6 @@ def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 
 def draw_toy(toy: Toy, path: Path) -> None:
-    """Both bands, one above the other, and their standard deviations."""
     with plots.figure(path, width=8.0, height=8.2, dpi=110) as figure:
         upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
         for axes, (name, numbers) in zip((upper, middle), toy.summary().items(), strict=True):
@@ -193,10 +191,8 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     console.print(result_table(title, "error bar", ARM_COLUMNS, sections))
     figures, ours = arm.figures, arm.scores["trustgp"]
     error, bar = (ours["fast"][measure] / ours["same"][measure] for measure in ("rmse", "std"))
-    console.print(
-        f"From known motions to faster ones elsewhere the error grows {error:.0f}-fold, "
-        f"the error bar of trustgp {bar:.0f}-fold."
-    )
+    growth = f"the error grows {error:.0f}-fold, the error bar of trustgp {bar:.0f}-fold"
+    console.print(f"From known motions to faster ones elsewhere {growth}.")
     console.print(
         f"{figures['train_rows']} training rows, {figures['parameters']} parameters, {figures['experts']} "
         f"experts, {figures['model_bytes'] / 2**20:.0f} MiB; training {figures['training_seconds']:.1f} s, "

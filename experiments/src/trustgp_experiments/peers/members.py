@@ -36,7 +36,6 @@ class ConstantNoise(NoisyPeer):
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any, train: Any = None, *, tails: bool = False) -> Self:
-        """The maximum-likelihood variance, output by output, and tails if asked."""
         error, _ = cls(network).against(validation)
         plain = cls(network, noise=squared_errors(error).mean(dim=0))
         return plain.tailed(validation, train) if tails else plain

@@ -142,7 +142,6 @@ class SwagClassifier(MemberClassifier):
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Rate and temperature of the largest validation likelihood."""
         inputs, labels = bundle.validation
 
         def loss(peer: Self) -> float:

@@ -126,7 +126,6 @@ class Sfr(NoisyPeer):
         return cls(network, tuple(kernels), sigma2, 1.0)._likeliest(error, held_out).tailed(held_out, rows)
 
     def _likeliest(self, error: Tensor, held_out: Rows) -> Self:
-        """With delta, scale and noise."""
         inputs = to_device(held_out.inputs, error.device)
         projected, trials = [kernel.project(inputs) for kernel in self.kernels], []
         level = torch.stack([kernel.level for kernel in self.kernels]).to(self.sigma2)

@@ -79,7 +79,6 @@ class Tails:
         return self if best is None else at(torch.from_numpy(best))
 
     def _pull(self, error: Tensor, variance: Tensor) -> float:
-        """Its standard deviation."""
         n = len(error)
         if n >= MANY_ROWS:
             return PRIOR_STD

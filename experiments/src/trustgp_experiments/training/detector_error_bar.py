@@ -38,7 +38,6 @@ def rendered(n: int, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTar
 
 
 def fit_error_bar(pictures: int, held_out: int) -> DetectionModel:
-    """The error bar of the detector "scenes", with a threshold."""
     with reporting(enabled=True) as reporter:
         sets = [rendered(pictures, SEED["train"], reporter), rendered(held_out, SEED["validation"], reporter)]
     train, validation = ((pixels(images), things) for images, things in sets)
