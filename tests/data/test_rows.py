@@ -129,14 +129,6 @@ def test_nested_inputs_are_taken_and_joined_leaf_by_leaf():
     assert torch.equal(Rows(nested, TARGETS).take(index)["a"], INPUTS[index])
 
 
-def test_leaves_of_a_dict_come_by_their_keys_whatever_its_order():
-    a, b, c = torch.zeros(2), torch.ones(2), torch.full((2,), 2.0)
-    for inputs in ({"a": a, "b": (b, {"c": c})}, {"b": (b, {"c": c}), "a": a}):
-        assert [int(leaf[0]) for leaf in leaves(inputs)] == [0, 1, 2]
-    with pytest.raises(TypeError, match="inputs hold a str"):
-        leaves({"a": a, "b": "text"})
-
-
 def test_only_ordered_smooth_rows_look_like_a_time_series(generator):
     steps = torch.linspace(0, 12, 400, dtype=torch.float64)
     inputs = torch.stack([(steps * (k + 1)).sin() for k in range(3)], dim=1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import trustgp
-from trustgp.data.user_warnings import explain_call, optional_package
+from trustgp.data.user_warnings import explain_call
 
 
 def test_a_warning_from_deep_inside_names_the_users_line():
@@ -38,9 +38,3 @@ def test_calls_with_wrong_arguments_are_answered_with_what_there_is():
             f(1, **options)
     with pytest.raises(TypeError, match=r"takes network, train; all else is named.*one pair: f\(\(inputs"):
         f(1, 2, 3)
-
-
-def test_a_package_that_is_not_there_is_named():
-    assert optional_package("math", "get it") is __import__("math")
-    with pytest.raises(ImportError, match="get it"):
-        optional_package("no_such_package_anywhere", "get it")

@@ -7,7 +7,7 @@ import torch
 from reference import dense_gram, dense_jacobian
 
 from trustgp.tangents import KINDS, JacobianRows, LayerFactors, output_mixes
-from trustgp.tangents.base import MIN_BLOCK_ROWS, leading_signs, mirrored
+from trustgp.tangents.base import MIN_BLOCK_ROWS, leading_signs
 from trustgp.tangents.factors import LARGE_BLOCK
 from trustgp.tangents.network import prepare
 
@@ -45,13 +45,6 @@ def test_leading_signs_lose_little_against_the_best_of_all(seed):
     assert signs[0] == 1
     assert set(signs.abs().tolist()) == {1.0}
     assert float(signs @ energy @ signs) >= 0.9 * float(best)
-
-
-def test_a_mirrored_matrix_takes_nothing_from_above_the_diagonal():
-    expected = torch.tensor([[0.0, 3.0, 6.0], [3.0, 4.0, 7.0], [6.0, 7.0, 8.0]])
-    for edges in ([0, 3], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]):
-        blocks = [(slice(a, b), slice(0, b)) for a, b in itertools.pairwise(edges)]
-        assert torch.equal(mirrored(torch.arange(9.0).reshape(3, 3), blocks), expected)
 
 
 @pytest.mark.parametrize("large", [None, MIN_BLOCK_ROWS + 40, 4 * MIN_BLOCK_ROWS])  # None: as on a CPU

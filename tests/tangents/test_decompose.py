@@ -7,7 +7,7 @@ from torch import nn
 from zoo import make, seeded
 
 from trustgp.tangents.decompose import PLAIN, Unfused, attention, prelu, weight_norm
-from trustgp.tangents.modules import clone_module, tensors_in, unwrap
+from trustgp.tangents.modules import clone_module
 
 
 def assert_close(actual, expected):
@@ -73,13 +73,3 @@ def test_a_clone_shares_only_the_given_tensors():
     assert torch.equal(clone[0].weight, network[0].weight)
     assert torch.equal(clone[0].kept, network[0].kept)
     assert clone[0].kept.grad_fn is None
-
-
-def test_wrappers_are_removed_and_nested_tensors_are_listed():
-    network, one, two = nn.Linear(2, 2), torch.ones(1), torch.zeros(2)
-    assert unwrap(nn.DataParallel(nn.DataParallel(network))) is network
-    assert unwrap(network) is network
-    result = list(tensors_in([one, {"a": (two, None), "b": "text"}, 3]))
-    assert len(result) == 2
-    assert result[0] is one
-    assert result[1] is two
