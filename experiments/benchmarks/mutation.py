@@ -58,10 +58,7 @@ TESTS: dict[str, tuple[str, str]] = {
     "math/predictive": ("math/predictive", "likelihoods/prediction"),
     "math/search": ("math/search", ""),
     "state/conformal": ("state/conformal", "reliability/22_thresholds"),
-    "state/expert_tensors": (
-        "state/many_kernels",
-        "reliability/03_forged_contents",
-    ),
+    "state/expert_tensors": ("state/many_kernels", "reliability/03_forged_contents"),
     "state/model_file": (
         "reliability/04_headers reliability/05_no_pickle",
         "reliability/03_forged_contents reliability/20_other_behaviour model",
@@ -86,8 +83,7 @@ def changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Every place that can be changed: its number among the nodes, and what is done there."""
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     raised = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
-    names = ("annotation", "returns")
-    kinds = [getattr(node, name, None) for node in ast.walk(tree) for name in names]
+    kinds = [getattr(node, name, None) for node in ast.walk(tree) for name in ("annotation", "returns")]
     typed = {id(part) for kind in kinds if kind is not None for part in ast.walk(kind)}
     for number, node in enumerate(ast.walk(tree)):
         if id(node) in texts | raised | typed:
@@ -146,7 +142,8 @@ def try_module(name: str, *, most: int, seed: int, seconds: int) -> None:
     tree = ast.parse((ROOT / "src" / module).read_text())
     places = list(changes(tree))
     chosen = random.Random(seed).sample(places, min(most, len(places)))
-    own, others = ([path(file) for file in group.split()] for group in TESTS[name])
+    files = ([Path("tests", file) for file in group.split()] for group in TESTS[name])
+    own, others = ([str(file.with_name(f"test_{file.name}.py")) for file in group] for group in files)
     left = 0
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
@@ -162,17 +159,9 @@ def try_module(name: str, *, most: int, seed: int, seconds: int) -> None:
     print(f"{name}: {len(chosen)} of {len(places)} changes tried, {left} survived.", flush=True)
 
 
-def path(file: str) -> str:
-    """Of a file of tests, from its short name."""
-    folder, slash, name = file.rpartition("/")
-    return f"tests/{folder}{slash}test_{name}.py"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "modules", nargs="*", choices=[*TESTS, []], metavar="module", help="such as data/rows"
-    )
+    parser.add_argument("modules", nargs="*", choices=[*TESTS, []], metavar="module", help="as data/rows")
     parser.add_argument("--most", type=int, default=20, help="changes of each, chosen at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=300, help="for one run of the tests")

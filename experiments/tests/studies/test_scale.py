@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from trustgp_experiments.studies.scale.fits import SCALING_ROWS, scale_rows
-from trustgp_experiments.studies.scale.study import QUICK, size_for
+from trustgp_experiments.studies.scale.study import QUICK, SCALING_ROWS, scale_rows, size_for
 
 STAGES = ["running the network", "dividing the rows", "solving the experts", "calibrating"]
 

@@ -74,8 +74,5 @@ def _recording(seed: int, quick: bool) -> tuple[Recording, Split, str]:
     assert recording.groups is not None
     thinned = Recording(recording.inputs[every], recording.targets[every], name=recording.name)
     split = split_groups(recording.groups[every], test_share=0.2, validation_share=0.1, seed=seed)
-    about = (
-        f"Simulated arm (the SARCOS recording is not here): {trajectories} slow trajectories, every "
-        f"{STRIDE}th row; 20 % of the trajectories test, 10 % validate"
-    )
-    return thinned, split, about
+    about = f"Simulated arm (the SARCOS recording is not here): {trajectories} slow trajectories, every "
+    return thinned, split, f"{about}{STRIDE}th row; 20 % of the trajectories test, 10 % validate"

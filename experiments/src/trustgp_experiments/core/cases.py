@@ -19,9 +19,8 @@ IN_DOMAIN = "in domain"
 OURS, ENSEMBLE = "trustgp", "ensemble of 5"
 METHOD = {"method": Column.text("method")}
 TESTED = {"tested": Column.text("tested on"), **METHOD}
-NETWORKS = Measure(
-    "training_free", Column.text("networks"), words={True: "the one", False: "its own"}.__getitem__
-)
+OWNERS = {True: "the one", False: "its own"}
+NETWORKS = Measure("training_free", Column.text("networks"), words=OWNERS.__getitem__)
 FIT = Measure("fit_seconds", Column("fit s", digits=1))
 TRAINING = Measure("training_seconds", Column("more training s", digits=1))
 SIZE = Measure("mebibytes", Column("MiB", digits=2))
@@ -104,9 +103,8 @@ def measure_costs(setting: Setting, grid: Grid, part: Callable[..., Any], case: 
 def costs_table(title: str, costs: Costs, note: str, predict: str = PREDICT.column.name) -> Table:
     """By method; `predict` is the name of the column with the time to predict."""
     measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(predict))]
-    return flat_table(
-        Pivot(title, METHOD, measures, note=note), {(name,): one for name, one in costs.items()}
-    )
+    pivot = Pivot(title, METHOD, measures, note=note)
+    return flat_table(pivot, {(name,): one for name, one in costs.items()})
 
 
 def number(value: Tensor) -> float | str:

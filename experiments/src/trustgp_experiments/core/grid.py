@@ -91,10 +91,6 @@ class Grid:
         cells = {p: c for p, c in self.cells.items() if all(p[n] in chosen for n, chosen in at.items())}
         return replace(self, cells=cells)
 
-    def place(self, **labels: Any) -> Place:
-        """The labels in the order of the axes; each axis must be named."""
-        return tuple(labels[axis] for axis in self.axes)
-
     def values(self, place: Place, measure: str) -> Sequence[Any] | None:
         """One value a seed; None where the place has no such measure, or it has no meaning there."""
         values = self.cells.get(place, {}).get(measure)

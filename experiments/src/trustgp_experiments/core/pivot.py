@@ -59,7 +59,7 @@ class Pivot:
             places = [{**at, axis: label} for at in places for label in grid.along(axis, **at)]
         for at in places:
             labels = tuple(at[axis] for axis in self.rows)
-            cells = [(measure, grid.place(**at, **measure.place)) for measure in self.measures]
+            cells = [(m, tuple({**at, **m.place}[axis] for axis in grid.axes)) for m in self.measures]
             if any(measure.key in grid.cells.get(place, {}) for measure, place in cells):
                 names = [self.names.get(labels[:n], self.names.get(x, x)) for n, x in enumerate(labels, 1)]
                 rows.append([*names, *(m.cell(grid.values(place, m.key)) for m, place in cells)])

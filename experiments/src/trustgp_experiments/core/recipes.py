@@ -31,10 +31,8 @@ class NetworkRecipe:
     ending: str = ""  # of the description, after the batches
 
     def words(self) -> str:
-        return (
-            f"{self.shape}, AdamW, one cycle to {self.learning_rate:g}, {self.epochs} epochs of batches of "
-            f"{self.batch_size}{self.ending}"
-        )
+        cycle = f"AdamW, one cycle to {self.learning_rate:g}, {self.epochs} epochs"
+        return f"{self.shape}, {cycle} of batches of {self.batch_size}{self.ending}"
 
     def train(self, rows: Pair, *, seed: int, dropout: float = 0.0, **place: Any) -> nn.Module:
         """A network of this seed; `dropout` is the share of units that layers drop, `place` as of `train`."""
@@ -66,9 +64,8 @@ class NetworkRecipe:
             dropping = self.train(rows, seed=seeds[0], dropout=dropout, **place)
             seconds["dropout"] = now(device) - start
         how = {**self._options, "record": self.record, "together": self.together}
-        return Bundle(
-            networks[0], networks[1:], dropping, rows, validation, seed, device, training=how, seconds=seconds
-        )
+        parts = networks[0], networks[1:], dropping, rows, validation, seed, device
+        return Bundle(*parts, training=how, seconds=seconds)
 
     @property
     def _options(self) -> dict[str, Any]:

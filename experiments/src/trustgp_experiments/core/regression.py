@@ -18,11 +18,9 @@ from .result import Column, Table
 NLL = Measure("nll", Column("NLL", digits=3, better="low"))
 CRPS = Measure("crps", Column("CRPS", digits=4, better="low"))
 COVERAGE = Measure("coverage", Column("95 % coverage", digits=1, unit="%"), factor=100.0)
+MSE = Measure("mse", Column("mse", digits=5, better="low"))
 MEASURES = (
-    NLL,
-    CRPS,
-    Measure("mse", Column("mse", digits=5, better="low")),
-    COVERAGE,
+    *(NLL, CRPS, MSE, COVERAGE),
     Measure("coverage_worst", Column("in the worst tenth", digits=1, unit="%"), factor=100.0),
     Measure("sharpness", Column("width", digits=3)),
 )

@@ -109,20 +109,15 @@ def _figure(figure: Figure, folder: Path) -> dict[str, Any]:
     content = file.read_bytes()
     words = f"{figure.title}. {figure.caption}" if figure.caption else figure.title
     address = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-    attributes = {"src": address, "alt": _visible(words), **_size(file, content)}
-    return {"title": figure.title, "caption": figure.caption, "attributes": attributes}
-
-
-def _size(file: Path, content: bytes) -> dict[str, int]:
-    """Pixels of a PNG or GIF, so that nothing moves while the page is drawn."""
-    kind = file.suffix[1:].upper()
-    if kind == "SVG":
-        return {}
+    attributes: dict[str, Any] = {"src": address, "alt": _visible(words)}
+    form = file.suffix[1:].upper()
     try:
-        with Image.open(io.BytesIO(content), formats=[kind]) as picture:
-            return dict(zip(("width", "height"), picture.size, strict=True))
+        if form != "SVG":  # its pixels, so that nothing moves while it is drawn
+            with Image.open(io.BytesIO(content), formats=[form]) as picture:
+                attributes |= dict(zip(("width", "height"), picture.size, strict=True))
     except Exception as error:  # of any kind: Pillow has no list of them
-        raise StudyError(f"figure {file} is not a {kind}, or a damaged one; run the study again.") from error
+        raise StudyError(f"figure {file} is not a {form}, or a damaged one; run the study again.") from error
+    return {"title": figure.title, "caption": figure.caption, "attributes": attributes}
 
 
 def _origin(provenance: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, detection, front, paper, speed
+from . import benchmarks, detection, front
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
@@ -55,13 +55,13 @@ BLOCKS: dict[str, Block] = {
     "networks.large": benchmarks.networks,
     "scaling.slopes": benchmarks.slopes,
     "speed.calls": benchmarks.calls,
-    "speed.cpu": partial(speed.over_network, study="runtime"),
-    "speed.cuda": partial(speed.over_network, study="runtime-cuda"),
-    "speed.worth": speed.worth,
+    "speed.cpu": partial(benchmarks.over_network, study="runtime"),
+    "speed.cuda": partial(benchmarks.over_network, study="runtime-cuda"),
+    "speed.worth": benchmarks.worth,
     "paper.toy": partial(table, study="toy"),
-    "paper.ablation": paper.ablation,
-    "paper.transfer": paper.transfer,
-    "paper.zero-shot": paper.zero_shot,
+    "paper.ablation": front.ablation,
+    "paper.transfer": front.transfer,
+    "paper.zero-shot": front.zero_shot,
     "paper.detection": detection.summary,
     "detection.told": detection.told,
     "detection.right": detection.right,

@@ -21,7 +21,7 @@ from trustgp.tangents import JacobianRows, LayerFactors
 from ...core.arm import ArmRows, arm_recipe, arm_rows
 from ...core.recipes import Pair
 from ...core.result import Setting
-from ..scale.fits import held_rows
+from ..scale.study import held_rows
 
 KINDS = {"own": "own", "corrected": "corrected", "plain": "plain"}
 """Predictions without a witness: about the network's output, about the corrected mean, evidence only."""
@@ -61,9 +61,7 @@ class Point:
 
     label: str
     trial: AblationTrial
-    scores: Mapping[str, str] = field(
-        default_factory=lambda: {name: name for name in (*KINDS, *WITNESS_KINDS)}
-    )
+    scores: Mapping[str, str] = field(default_factory=lambda: {n: n for n in (*KINDS, *WITNESS_KINDS)})
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,8 @@ def grows(curve: SettingCurve) -> Check:
     means = curve.means
     falls = max(earlier - later for earlier, later in pairwise(means))
     less_work = fmean(curve.work[0]) / fmean(curve.work[-1])
-    because = (
-        f"{means[0]:.2f} with {curve.labels[0]}, {means[-1]:.2f} with {curve.labels[-1]}, work divided by "
-        f"{less_work:.3g}"
-    )
+    because = f"{means[0]:.2f} with {curve.labels[0]}, {means[-1]:.2f} with {curve.labels[-1]}"
+    because += f", work divided by {less_work:.3g}"
     return Check(curve.kind, _helps(curve.nll[-1], curve.nll[0]) and falls < GAIN, because)
 
 

@@ -81,7 +81,12 @@ def summarise(numbers: Mapping[str, Any], *, quick: bool = False) -> tuple[list[
         _table(grid, "What the paper turns: experts alone", paper, KINDS),
         _table(grid, "What is ours: with and without the witness", ours, {**KINDS, **WITNESS_KINDS}),
     ]
-    curves = {axis.name: [_observed(grid, axis, kind) for kind in KINDS] for axis in paper}
+    curves: dict[str, list[SettingCurve]] = {axis.name: [] for axis in paper}
+    for axis, kind in ((axis, kind) for axis in paper for kind in KINDS):
+        labels = [point.label for point in axis.points]
+        nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
+        work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
+        curves[axis.name].append(SettingCurve(kind, labels, nll, work))
     titles = {axis.name: axis.title for axis in paper}
     verdicts = [judge(observation, curves, titles) for observation in OBSERVATIONS]
     return tables, [against_us([*paper, *ours], grid), *verdicts, *on_our_axes(ours, grid)]
@@ -96,13 +101,6 @@ def _table(grid: Grid, title: str, axes: Sequence[Axis], kinds: Mapping[str, str
     rows = {"axis": Column.text("axis"), "setting": Column.text("setting")}
     pivot = Pivot(title, rows, measures, names=names, block="axis", note=NOTE)
     return pivot.table(grid.only(axis=set(names)))
-
-
-def _observed(grid: Grid, axis: Axis, kind: str) -> SettingCurve:
-    labels = [point.label for point in axis.points]
-    nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
-    work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
-    return SettingCurve(kind, labels, nll, work)
 
 
 def against_us(axes: Sequence[Axis], grid: Grid) -> str:

@@ -64,11 +64,8 @@ def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:
     if data == "arm":
         made, recipe = arm_rows(seed=seed, quick=setting.quick), arm_recipe(setting.quick)
     network = recipe.train(made.train, seed=seed, **setting.place)
-    return {
-        "source": made.source,
-        "rows": len(made.train[0]),
-        "shares": shares_of(network, made.train, *counts, seed),
-    }
+    shares = shares_of(network, made.train, *counts, seed)
+    return {"source": made.source, "rows": len(made.train[0]), "shares": shares}
 
 
 def shares_of(

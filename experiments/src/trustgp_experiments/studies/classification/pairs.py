@@ -61,9 +61,8 @@ def foreign_to(data: str) -> str:
 
 def new_pairs() -> list[Pair]:
     """Pairs with which nothing was chosen, the set that trained first."""
-    return [
-        pair for name in SETS for pair in ((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD_OUT))
-    ]
+    pairs = [((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD_OUT)) for name in SETS]
+    return [pair for three in pairs for pair in three]
 
 
 def looked_at() -> list[Pair]:

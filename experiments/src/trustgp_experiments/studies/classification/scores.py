@@ -75,13 +75,10 @@ def novelty_scores(prediction: Any) -> dict[str, Tensor]:
     return {name: value.double() for name, value in zip(SCORES, scores, strict=True) if value is not None}
 
 
-def detection_scores(
-    validation: Mapping[str, Tensor],
-    familiar: Mapping[str, Tensor],
-    novel: Mapping[str, Tensor],
-    *,
-    by: str,
-) -> dict[str, Any]:
+Scores = Mapping[str, Tensor]  # by name
+
+
+def detection_scores(validation: Scores, familiar: Scores, novel: Scores, *, by: str) -> dict[str, Any]:
     """By the declared score AUROC, FPR95, and at each of `ALARMS` the share of novel rows that are caught and
     of familiar ones that raise an alarm, with the validation rows' threshold; AUROC by each of `SCORES`."""
     here, there = familiar[by], novel[by]

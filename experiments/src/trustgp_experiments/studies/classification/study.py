@@ -113,9 +113,8 @@ def dropout_rate(setting: Setting, trained: str) -> dict[str, float]:
             peer = DropoutClassifier.fit(network, validation, samples=SAMPLES, seed=0)
             return float(class_nll(peer.predict(validation[0]).probabilities, validation[1]).mean())
 
-        if setting.quick:
-            return try_rates(loss, first=FIRST[:2], rates=FIRST[:2])
-        return try_rates(loss, first=FIRST)
+        few = {"first": FIRST[:2], "rates": FIRST[:2]}
+        return try_rates(loss, **(few if setting.quick else {"first": FIRST}))
 
     return setting.once(f"dropout-{trained}", search)
 

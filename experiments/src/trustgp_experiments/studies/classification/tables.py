@@ -28,13 +28,9 @@ PROPER = (
 DETECTED = {
     "AUROC": Measure("auroc", Column("AUROC", digits=4, better="high")),
     "FPR95": Measure("fpr95", Column("FPR95", digits=3, better="low")),
-    **{
-        f"share caught at {p} % alarms": Measure(
-            f"caught_{p}", Column("caught", digits=1, better="high", unit="%"), factor=100.0
-        )
-        for p in ALARMS
-    },
 }
+CAUGHT = Column("caught", digits=1, better="high", unit="%")
+DETECTED |= {f"share caught at {p} % alarms": Measure(f"caught_{p}", CAUGHT, factor=100.0) for p in ALARMS}
 NEW = "Novel images detected, on pairs with which nothing was chosen"
 LOOKED_AT = "Looked at when choices were made: novel images detected"
 ONE_SCORE = "Each method by the one score that was declared for it; see the protocol."
@@ -42,15 +38,10 @@ COSTS_NOTE = note(__name__, "Costs")
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Tables and findings."""
-    grid = Grid.of_runs(AXES, numbers["runs"], read_tests)
-    return class_tables(grid, numbers["costs"]), class_findings(grid, numbers["costs"])
-
-
-def class_tables(grid: Grid, costs: Costs) -> list[Table]:
     """Probabilities; detection of novel images on new pairs; costs; on pairs looked at; eight classes."""
+    grid, costs = Grid.of_runs(AXES, numbers["runs"], read_tests), numbers["costs"]
     full = [name for name in grid.along("trained") if not name.endswith(EIGHT)]
-    return [
+    tables = [
         *(_familiar(grid, name) for name in full),
         *(_distorted(grid, name) for name in full),
         *_detected(grid, new_pairs(), NEW),
@@ -58,6 +49,7 @@ def class_tables(grid: Grid, costs: Costs) -> list[Table]:
         *_detected(grid, looked_at(), LOOKED_AT),
         *(_familiar(grid, name) for name in grid.along("trained") if name not in full),
     ]
+    return tables, class_findings(grid, costs)
 
 
 def measured(grid: Grid, pairs: Sequence[Pair]) -> list[Pair]:
@@ -188,18 +180,16 @@ def _tally(title: str, places: Sequence[Sequence[Compared]]) -> str:
         counts.setdefault(one.rival, Counter())[one.difference.verdict] += 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1]["worse"], item[1]["better"]))
     listed = (f"{name} {c['worse']}/{c['alike']}/{c['better']}" for name, c in ordered)
-    return (
-        f"{title}, trustgp worse/alike/better than each peer, of {len(places)} places: {', '.join(listed)}."
-    )
+    counted = f"{title}, trustgp worse/alike/better than each peer, of {len(places)} places"
+    return f"{counted}: {', '.join(listed)}."
 
 
 def _same_classes(grid: Grid) -> str:
     places = grid.along("trained", "tested")
     pairs = [[grid.values((*at, method), "accuracy") for method in (OURS, SOFTMAX)] for at in places]
     same = [ours == network for ours, network in pairs if ours is not None]
-    return (
-        f"trustgp has exactly the network's accuracy, in {sum(same)} of {len(same)} sets of labelled images."
-    )
+    sets = f"{sum(same)} of {len(same)} sets of labelled images"
+    return f"trustgp has exactly the network's accuracy, in {sets}."
 
 
 def _cost(costs: Costs) -> str:

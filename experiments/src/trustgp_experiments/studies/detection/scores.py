@@ -77,10 +77,8 @@ def all_answers(detected: Detected, methods: Methods) -> dict[str, Answer]:
         laplace = methods.laplace.predict(detected.hidden)
         novelty = {LATENT: laplace.score}
         answers["Laplace last layer"] = Answer(laplace.probabilities, laplace.score, boxes, novelty=novelty)
-    for peers, rows, end in (
-        (methods.features, detected.hidden, ""),
-        (methods.seen, detected.seen, f" {SEEN}"),
-    ):
+    seen = methods.seen, detected.seen, f" {SEEN}"
+    for peers, rows, end in ((methods.features, detected.hidden, ""), seen):
         for name, (score, unknown) in ({} if peers is None else peers(rows)).items():
             answers[name + end] = Answer(plain, unknown, novelty={LATENT: score}, **detector)
     if methods.model is not None:
@@ -152,7 +150,11 @@ def separation(
             for score, here in familiar.scores.items():
                 there = answers[test][method].scores[score]
                 sides = here, near, there[mask], far[:, mask]
-                pictures = [_by_picture(answers[n][method], score, detected[n]) for n in (FAMILIAR, test)]
+                pictures = []
+                for name in (FAMILIAR, test):  # of a picture its own novelty, or that of its detections
+                    answer, own = answers[name][method], score == LATENT
+                    largest = largest_by_picture(answer.scores[score], detected[name])
+                    pictures.append(answer.pictures if own and answer.pictures is not None else largest)
                 whole = pictures[0], counts[FAMILIAR], pictures[1], counts[test]
                 tests.setdefault(method, {}).setdefault(test, {})[score] = {
                     "auroc": listed(auroc_draws(*sides)),
@@ -164,13 +166,6 @@ def separation(
                     "rows": [len(here), int(mask.sum()), int(sure.sum())],
                 }
     return tests
-
-
-def _by_picture(answer: Answer, score: str, detected: Detected) -> Tensor:
-    """Novelty of each picture: its own, or the largest of its detections; -inf without any."""
-    if answer.pictures is not None and score == LATENT:
-        return answer.pictures
-    return largest_by_picture(answer.scores[score], detected)
 
 
 def largest_by_picture(scores: Tensor, detected: Detected) -> Tensor:

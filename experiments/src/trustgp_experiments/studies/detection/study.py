@@ -57,9 +57,8 @@ def _cells(setting: Setting) -> dict[str, Any]:
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     """With times and a flight, of the first seed."""
-    world = make_scenes(
-        seed=seed, jobs=setting.jobs, fitted=setting.sized(5000, 24), tested=setting.sized(500, 16)
-    )
+    sizes = {"fitted": setting.sized(5000, 24), "tested": setting.sized(500, 16)}
+    world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
     few = setting.sized({}, {"variants": 3, "passes": 3})
     scores = {**_scored(world, model, seed=seed, **few), "times": None, "threshold": None}
@@ -96,9 +95,7 @@ def _scored(
     features, seen = (FeatureScores.fit(f, labels, len(world.classes)) for f in (train.hidden, train.seen))
     temperature = likeliest_temperature(validation.logits, validation_labels)
     methods = Methods(temperature, laplace, model, features, seen)
-    noises = edge_noises(
-        *(Judged(detected, all_answers(detected, methods)) for detected in (validation, varied))
-    )
+    noises = edge_noises(*(Judged(one, all_answers(one, methods)) for one in (validation, varied)))
     tests = world.tests.items()
     detected = {name: find(network, others, part, settings, passes=passes) for name, part in tests}
     answers = {name: all_answers(one, methods) for name, one in detected.items()}

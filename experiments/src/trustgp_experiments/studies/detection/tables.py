@@ -76,17 +76,11 @@ def _cell(score: Figures, factor: float) -> list[float] | None:
 
 
 def _costs(times: Figures) -> Table:
-    columns = [
-        Column.text("one picture, one thread"),
-        Column("times the detector", 2, "low"),
-        Column(f"{DROPOUT} takes so many times as long", 1, "high"),
-        Column("peak memory", 0, None, "MiB"),
-        Column("calls", 0),
-    ]
-    rows = []
-    for name, one in times.items():
-        peak = None if one["peak"] is None else one["peak"] / 2**20
-        rows.append([name, one["over"], one["under"], peak, one["calls"]])
+    columns = [Column.text("one picture, one thread"), Column("times the detector", 2, "low")]
+    columns += [Column(f"{DROPOUT} takes so many times as long", 1, "high")]
+    columns += [Column("peak memory", 0, None, "MiB"), Column("calls", 0)]
+    peaks = {name: None if one["peak"] is None else one["peak"] / 2**20 for name, one in times.items()}
+    rows = [[n, one["over"], one["under"], peaks[n], one["calls"]] for n, one in times.items()]
     return Table("What does it cost?", columns, rows, note=COSTS_NOTE)
 
 

@@ -129,16 +129,14 @@ MLP_BUDGETS["small"] = {**ONE_PASS, "tangents": Sketch(128)}
 
 
 def _cnn_budgets(network: nn.Module) -> Budgets:
-    last = [name for name, _ in network.named_parameters()][-4:]  # of the two Linear layers
+    last = named(network, "")[-4:]  # of the two Linear layers
     return _sketches(Sketch(1024), Sketch(1024, parameters=last), Sketch(256, parameters="last"))
 
 
 def _resnet_budgets(network: nn.Module) -> Budgets:
-    return _sketches(
-        Sketch(2048, parameters=named(network, "stages.3", "last")),
-        Sketch(1024, parameters=named(network, "stages.3.1", "last")),
-        Sketch(512, parameters="last"),
-    )
+    large, medium = (named(network, stage, "last") for stage in ("stages.3", "stages.3.1"))
+    sketches = Sketch(2048, parameters=large), Sketch(1024, parameters=medium)
+    return _sketches(*sketches, Sketch(512, parameters="last"))
 
 
 def _detr_budgets(network: nn.Module) -> Budgets:

@@ -1,6 +1,7 @@
 """`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -54,9 +55,7 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
     entries = []
     for load in workloads(setting, kind):
         timing = _timing(setting, load.batch)
-        entries += setting.once(
-            f"{name}-{load.name}", lambda load=load, timing=timing: measure(case, load, timing)
-        )
+        entries += setting.once(f"{name}-{load.name}", partial(measure, case, load, timing))
     return {**scores, "entries": entries}
 
 

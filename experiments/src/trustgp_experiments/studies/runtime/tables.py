@@ -112,14 +112,12 @@ def against_ensembles(entries: Entries) -> list[str]:
         for entry in entries_of
         if entry["method"] == ours(DEFAULT) and entry["over_ensemble"] is not None
     ]
-    if not ratios:
-        return []
     slower = sum(ratio > 1 for ratio, _ in ratios)
     listed = ", ".join(words for _, words in sorted(ratios, reverse=True))
-    return [
-        "A call of the default over one of an ensemble of 5, one row and one thread, both in the same "
-        f"runtime: dearer in {slower} of {len(ratios)} ({listed})."
-    ]
+    start = (
+        "A call of the default over one of an ensemble of 5, one row and one thread, both in the same runtime"
+    )
+    return [f"{start}: dearer in {slower} of {len(ratios)} ({listed})."] if ratios else []
 
 
 def promise(network: str, entries: Sequence[Entry], quality: Quality) -> str:

@@ -1,7 +1,7 @@
 """`trustgp study scale`: how do time and memory of a fit grow with the rows, at fixed rows per expert?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 from statistics import fmean
@@ -10,15 +10,27 @@ from typing import Any
 import torch
 from torch import nn
 
+from trustgp import metrics
+from trustgp.api import fit
 from trustgp.executors import Threads
+from trustgp.model import UncertaintyModel
 
-from ...core.arm import ArmRows
+from ...core.arm import ArmRows, scaled_rows
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
+from ...core.recipes import Pair, mlp_recipe
 from ...core.result import Column, Result, Setting, Table, make_result, prose
 from ...core.stage_timer import stages
-from . import fits
+from ...datasets import simulate, standardise
+from ...peers import ConstantNoise
 
+HELD_ROWS = 20_000  # that validate, and as many that test
+STRIDE = 10  # of these, since neighbours in time hardly differ
+SCALING_ROWS = 100_000  # the first training rows, whose mean and spread scale everything
+BATCH = 1024
+STEPS = {"cuda": 10_000, "cpu": 1_500}
+TRAINED_ROWS = 500_000  # at most, evenly spaced
+WARM_ROWS = 2_000  # of a small fit that loads libraries before anything is timed
 MAX_GROWTH = 2.2  # of the time when the rows double
 NOISE = "network + noise"
 ROWS = {"rows": Column("rows", digits=0)}
@@ -44,7 +56,7 @@ class ScaleSize:
     expert_rows: int = 3_906  # training rows for each of them
     expert_bytes: int = 16 * 2**20  # the budget of each of them; a fit gets so many times as much
     hidden: tuple[int, ...] = (200,) * 5  # widths of the network's hidden layers
-    held: int = fits.HELD_ROWS  # rows that validate, and as many that test
+    held: int = HELD_ROWS  # rows that validate, and as many that test
     steps: int | None = None  # of the network's training; None: by device
 
     @property
@@ -67,30 +79,29 @@ def run(setting: Setting) -> Result:
     numbers = {"device": device, "seeds": [one_seed(setting, size, s) for s in range(setting.seeds)]}
     rows = _grid(numbers).along("rows")
     title = "Does the time of a fit grow in step with the rows?"
-    steps = fits.STEPS[device] if size.steps is None else size.steps
-    workers = "the GPU" if device == "cuda" else f"{Threads().workers} threads"
+    steps, workers = size.steps or STEPS[device], f"{Threads().workers} threads"
+    workers = "the GPU" if device == "cuda" else workers
     protocol = prose(__name__, setting=setting, size=size, steps=steps, workers=workers)
-    summary = summarise(numbers)
-    return make_result(setting, "scale", title, protocol, numbers, summary, rows=rows)
+    return make_result(setting, "scale", title, protocol, numbers, summarise(numbers), rows=rows)
 
 
 def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any]]:
     """Every number of rows, the smallest first, as JSON; each is kept."""
-    place: dict[str, Any] = {"seed": seed, **setting.place}
+    place, device = {"seed": seed, **setting.place}, torch.device(setting.device).type
 
     @cache  # made when they are first needed
     def ground() -> tuple[ArmRows, nn.Module]:
-        rows = fits.scale_rows(size.rows, seed=seed, held=size.held)
-        network = fits.scale_network(rows.train, widths=size.hidden, steps=size.steps, **place)
+        rows = scale_rows(size.rows, seed=seed, held=size.held)
+        network = scale_network(rows.train, size.hidden, size.steps or STEPS[device], **place)
         warm = {"num_experts": 2, "device": setting.device, "progress": False}
-        fits.fit_first(network, rows, min(fits.WARM_ROWS, size.expert_rows), **warm)
+        fit_first(network, rows, min(WARM_ROWS, size.expert_rows), **warm)
         return rows, network
 
     def measure(experts: int) -> dict[str, Any]:
         rows, network = ground()
         n, budget = experts * size.expert_rows, experts * size.expert_bytes
         with stages(setting.device) as ledger:
-            model = fits.fit_first(network, rows, n, num_experts=experts, budget=budget, **place)
+            model = fit_first(network, rows, n, num_experts=experts, budget=budget, **place)
         return {
             "rows": n,
             "asked": experts,
@@ -100,8 +111,8 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any
             "stages": ledger.seconds,
             "peak": ledger.peak,
             "model_bytes": model.nbytes,
-            "held_rows": fmean(fits.held_rows(model)),
-            "nll": fits.likelihoods(model, network, rows),
+            "held_rows": fmean(held_rows(model)),
+            "nll": likelihoods(model, network, rows),
         }
 
     entries = []
@@ -157,12 +168,8 @@ def _findings(grid: Grid, stages: list[str], peak: str) -> list[str]:
     shares = {stage: grid.mean(last, f"time of {stage}") / seconds for stage in stages}
     longest = max(shares, key=shares.__getitem__)
     peaks = [grid.mean((n,), peak) for n in rows if grid.values((n,), peak) is not None]
-    memory = (
-        f"At its peak the fit takes {peaks[0]:.0f} MB for the fewest rows and {peaks[-1]:.0f} MB for the "
-        f"most, of which the model is {model:.0f} MB."
-        if peaks
-        else None
-    )
+    memory = f"At its peak the fit takes {peaks[0]:.0f} MB for the fewest rows and" if peaks else ""
+    memory += f" {peaks[-1]:.0f} MB for the most, of which the model is {model:.0f} MB." if peaks else ""
     sentences = [
         f"Twice the rows take {fmean(growth.values()):.2f} times as long on average and {growth[worst]:.2f} "
         f"times at most, from {before} rows to {worst}: {verdict} ({MAX_GROWTH}).",
@@ -173,3 +180,41 @@ def _findings(grid: Grid, stages: list[str], peak: str) -> list[str]:
         f"{noise:.3f}.",
     ]
     return [sentence for sentence in sentences if sentence]
+
+
+def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
+    """Slow motions, the first rows the same however many train; others validate and test."""
+    recording = simulate(rows=rows, seed=seed, blocks=True)
+    scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
+    half = held * STRIDE
+    others = simulate(rows=2 * half, seed=seed + 2**31, blocks=True)  # a seed that nothing else uses
+    validation, test = (scaled_rows(scaling, others, slice(at, at + half, STRIDE)) for at in (0, half))
+    return ArmRows(scaled_rows(scaling, recording, slice(None)), validation, test)
+
+
+def scale_network(rows: Pair, widths: tuple[int, ...], steps: int, **place: Any) -> nn.Module:
+    """A ReLU network, trained for so many steps on evenly spaced rows; `place`: seed, device, progress."""
+    n = len(rows[0])
+    chosen = torch.arange(min(n, TRAINED_ROWS)) * n // min(n, TRAINED_ROWS)
+    recipe = mlp_recipe([21, *widths, 7], epochs=max(1, steps * BATCH // len(chosen)))
+    return replace(recipe, batch_size=BATCH).train((rows[0][chosen], rows[1][chosen]), **place)
+
+
+def fit_first(network: nn.Module, rows: ArmRows, n: int, **options: Any) -> UncertaintyModel:
+    """A model of the first n rows, without a witness; `options` are of `fit`."""
+    return fit(network, rows.first(n), validation=rows.validation, witness=None, **options)
+
+
+def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
+    """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
+    peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
+    predictions = {name: peer.predict(rows.test[0]) for name, peer in peers.items()}
+    return {
+        name: float(metrics.gaussian_nll(p.mean, p.variance, rows.test[1].to(p.mean.device)).mean())
+        for name, p in predictions.items()
+    }
+
+
+def held_rows(model: UncertaintyModel) -> list[int]:
+    """Training rows that each expert holds, kernel after kernel."""
+    return [len(expert.rows) for mixture in model.mixtures for expert in mixture.experts]

@@ -110,10 +110,8 @@ def one_training(setting: Setting, trained: str, seed: int) -> dict[str, Any]:
     train: Any = tuple(part.to(setting.device) for part in case.train)
     bundle = setting.sized(FULL, QUICK).bundle(train, case.validation, seed=seed, **setting.place)
     fitted = fit_methods(bundle, METHODS)
-    return {
-        "sizes": case.sizes,
-        "methods": {one.name: score_method(one, case.tests, setting.device) for one in fitted},
-    }
+    methods = {one.name: score_method(one, case.tests, setting.device) for one in fitted}
+    return {"sizes": case.sizes, "methods": methods}
 
 
 def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
@@ -123,23 +121,16 @@ def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """The headline, then everything by arm; and findings."""
     grid = Grid.of_runs(AXES, numbers["runs"], _read)
-    return sequence_tables(grid), findings(grid)
-
-
-def sequence_tables(grid: Grid) -> list[Table]:
-    """The headline, then everything by arm."""
     arms = grid.along("trained")
     own_arm, other_arms = _places(grid)
     columns = []
-    for place in sorted(
-        (*own_arm, *other_arms), key=lambda place: arms.index(place[0])
-    ):  # the arm's own first
+    for place in sorted((*own_arm, *other_arms), key=lambda one: arms.index(one[0])):  # the arm's own first
         digits = 3 if place in own_arm else 2
         columns.append(NLL.at(_name(place), digits=digits, trained=place[0], tested=place[2]))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, columns, {"split": SPLIT}, note=note)]
     pivots += [everything(f"trained on {arm}", arm, SPLIT) for arm in arms]
-    return [pivot.table(grid) for pivot in pivots]
+    return [pivot.table(grid) for pivot in pivots], findings(grid)
 
 
 def findings(grid: Grid) -> list[str]:

@@ -53,8 +53,14 @@ def run(setting: Setting) -> Result:
     run_parallel(setting, choices, cases[::-1])
     grid = Grid.run(setting, one_split, cases, axes=AXES, read=read_tests)
     numbers, rows = {"runs": grid.runs()}, {name: grid.parts[name,][0]["sizes"] for (name,) in cases}
-    protocol, summary = _protocol(setting, grid), summarise(numbers)
-    return make_result(setting, "tables", TITLE, protocol, numbers, summary, rows=rows)
+    about, chosen = [], []
+    for name in grid.along("table"):
+        table, part = TABLES[name], grid.parts[name,][0]
+        about.append(f"{name} ({table.about}; {table.origin}; {part['sizes']['train']} rows train)")
+        rates, steps = part["choices"]["dropout"], part["choices"]["steps"]
+        chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
+    protocol = prose(__name__, setting=setting, rows=about, chosen=chosen, failures=failures(grid))
+    return make_result(setting, "tables", TITLE, protocol, numbers, summarise(numbers), rows=rows)
 
 
 def make_case(table: str, *, seed: int, quick: bool) -> Case:
@@ -92,11 +98,8 @@ def choices(setting: Setting, table: str) -> dict[str, Any]:
             with torch.no_grad():
                 error[str(steps)] = float((network(inputs) - targets).square().mean())
         steps = int(min(error, key=error.__getitem__))
-        return {
-            "error": error,
-            "steps": steps,
-            "dropout": search_dropout(setting, recipe(case, steps), case),
-        }
+        dropout = search_dropout(setting, recipe(case, steps), case)
+        return {"error": error, "steps": steps, "dropout": dropout}
 
     return setting.once(f"{table}-choices", choose)
 
@@ -107,9 +110,8 @@ def one_split(setting: Setting, table: str, seed: int) -> dict[str, Any]:
     case = make_case(table, seed=seed, quick=setting.quick)
     rows, rate = (case.train, case.validation), best_rate(chosen["dropout"])
     bundle = recipe(case, chosen["steps"]).bundle(*rows, seed=seed, dropout=rate, **setting.place)
-    methods, failed = score_methods(
-        bundle, method_names(quick=setting.quick, without=OMITTED_METHODS), case.tests
-    )
+    names = method_names(quick=setting.quick, without=OMITTED_METHODS)
+    methods, failed = score_methods(bundle, names, case.tests)
     return {"sizes": case.sizes, "choices": chosen, "methods": methods, "failed": failed}
 
 
@@ -147,14 +149,3 @@ def findings(grid: Grid) -> list[str]:
         *sentences,
         f"The 95 % interval of trustgp covers, from the least to the most: {', '.join(ends)}.",
     ]
-
-
-def _protocol(setting: Setting, grid: Grid) -> list[str]:
-    rows, chosen = [], []
-    for name in grid.along("table"):
-        table, part = TABLES[name], grid.parts[name,][0]
-        rows.append(f"{name} ({table.about}; {table.origin}; {part['sizes']['train']} rows train)")
-        rates, steps = part["choices"]["dropout"], part["choices"]["steps"]
-        chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
-    values = {"rows": rows, "chosen": chosen, "failures": failures(grid)}
-    return prose(__name__, setting=setting, **values)

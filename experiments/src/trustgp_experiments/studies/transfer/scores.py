@@ -110,9 +110,8 @@ def findings(grid: Grid) -> list[str]:
 def claims(grid: Grid) -> list[Claim]:
     """Checked on every training."""
     in_domain = places(grid, "in domain")
-    free = [
-        m for m in rivals(grid) if any(grid.cells[p]["training_free"][0] for p in grid.cells if p[-1] == m)
-    ]
+    training_free = {place[-1] for place, cell in grid.cells.items() if cell["training_free"][0]}
+    free = [method for method in rivals(grid) if method in training_free]
     bounds = f"{100 * COVERED[0]:.0f} and {100 * COVERED[1]:.1f} %"
     statements = {
         OURS: f"The 95 % interval of trustgp covers between {bounds} in domain",
