@@ -61,14 +61,6 @@ def test_the_jump_is_measured_and_not_the_slope():
     assert float(jump_factors(std(elsewhere.left), std(elsewhere.right))) < 1.0001
 
 
-def test_both_sides_stay_on_the_line_and_jumps_are_at_least_one():
-    sides = both_sides(*line(0.0, 1.0), torch.zeros(3).long(), torch.tensor([0.0, 1.0, 0.5]).double())
-    assert sides.left.flatten().tolist() == [0.0, 1 - DISTANCE / 2, 0.5 - DISTANCE / 2]
-    assert sides.right.flatten().tolist() == [DISTANCE / 2, 1.0, 0.5 + DISTANCE / 2]
-    left, right = torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])
-    assert jump_factors(left, right).tolist() == [2.0, 3.0, 1.0]
-
-
 def test_no_row_is_the_end_of_two_lines():
     points = torch.arange(11.0)[:, None]
     starts, ends = line_ends(points, 100, seed=0)

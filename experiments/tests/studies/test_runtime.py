@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from trustgp_experiments.core.result import Setting
 from trustgp_experiments.studies.runtime import study as runtime
@@ -107,13 +106,6 @@ def test_a_call_that_raises_has_a_short_reason_and_the_others_are_measured():
 
 
 # --- networks and rows --------------------------------------------------------------------------
-
-
-def test_the_full_network_has_the_shape_of_a_resnet_18():
-    with torch.device("meta"):
-        network = ResNet18(10)
-    assert sum(p.numel() for p in network.parameters()) == 11_173_962
-    assert len([m for m in network.modules() if isinstance(m, nn.Conv2d)]) == 20
 
 
 def test_a_dropping_copy_drops_but_keeps_its_batch_statistics():
