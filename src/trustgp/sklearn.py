@@ -129,7 +129,6 @@ class _TrustEstimator(BaseEstimator):
         return self._keep_classes(np.isin(units, order[:size]), units, y)
 
     def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Without the held-out rows that training requires."""
         return held_out
 
 

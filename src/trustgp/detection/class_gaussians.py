@@ -83,8 +83,6 @@ class ClassGaussians:
 
 @dataclass(frozen=True)
 class _Prior:
-    """The statistics of all classes together."""
-
     mean: Tensor  # of all rows, [d]
     within: Tensor  # covariance about the mean of the class, [d, d]
     between: Tensor  # covariance about the mean of all, [d, d]

@@ -112,7 +112,6 @@ def _content(path: Path) -> tuple[dict[Any, dict], dict[Any, list[dict]], dict[A
 
 
 def _annotations(rows: list[dict], images: Mapping, names: Mapping, path: Path) -> dict[Any, list[dict]]:
-    """By picture, without crowds and empty boxes."""
     kept: dict[Any, list[dict]] = {}
     empty = 0
     for place, row in enumerate(rows):

@@ -98,7 +98,6 @@ def fit(
 def _run_pass(
     name: str, made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint | None
 ) -> None:
-    """One of the two passes; without validation the only one."""
     every, settings = made.held_out.every, made.settings
     if store is not None:
         store.resume(name, made)

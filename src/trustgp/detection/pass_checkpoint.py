@@ -59,12 +59,17 @@ class PassCheckpoint:
                 table |= {f"{part}.{one.name}": getattr(joined, one.name) for one in fields(joined)}
                 table[f"{part}.errors"] = joined.errors.nan_to_num(0.0)  # labels tell which match nothing
         text = {"fingerprint": self.fingerprint, "done": made.done, "mixed": made.mixed, "size": made.size}
-        write(self._path(name), kind=KIND, text=text, tensors=table or {"none": torch.zeros(1)})
+        write(
+            self.folder / f"pass-{name}.trustgp",
+            kind=KIND,
+            text=text,
+            tensors=table or {"none": torch.zeros(1)},
+        )
         self.written = time.monotonic()
 
     def resume(self, name: str, made: PicturePass) -> None:
         """Restore a pass; a damaged file, or one of another fit, is deleted."""
-        path = self._path(name)
+        path = self.folder / f"pass-{name}.trustgp"
         if not path.exists():
             return
         try:
@@ -80,9 +85,6 @@ class PassCheckpoint:
             return
         for part, value in parts.items():
             setattr(made, part, value)
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"pass-{name}.trustgp"
 
 
 def _fingerprint(stream: SceneStream) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from .adapter import Detector
 from .class_gaussians import ClassMoments
@@ -75,18 +76,14 @@ class PicturePass:
 
     def _hold_out(self, batch: Sequence[Scene]) -> None:
         images = torch.stack([one.image for one in batch])
-        self.held_out_rows.append(self._rows(batch, images, first=_count(self.held_out_rows)))
+        self.held_out_rows.append(self._rows(batch, images, self.held_out_rows))
         varied = [one for one in batch if self.held_out.varied(one.index)]
         for images in photometric_variants(torch.stack([one.image for one in varied])) if varied else ():
-            self.variant_rows.append(self._rows(varied, images, first=_count(self.variant_rows)))
+            self.variant_rows.append(self._rows(varied, images, self.variant_rows))
 
-    def _rows(self, batch: Sequence[Scene], images: torch.Tensor, *, first: int = 0) -> QueryRows:
-        targets = [one.targets for one in batch]
+    def _rows(self, batch: Sequence[Scene], images: Tensor, before: Sequence[QueryRows] = ()) -> QueryRows:
+        targets, first = [one.targets for one in batch], sum(len(part.pictures) for part in before)
         return labelled_rows(self.detector, images, targets, self.settings, first=first)
-
-
-def _count(parts: Sequence[QueryRows]) -> int:
-    return sum(len(part.pictures) for part in parts)
 
 
 def chunked(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:

@@ -58,7 +58,6 @@ def pixel_values(given: Mapping) -> Any:
 
 
 def _cropped(image: Tensor, mask: Tensor) -> Tensor:
-    """The part of a picture that its mask [height, width] shows."""
     height, width = int(mask.any(dim=1).sum()), int(mask.any(dim=0).sum())
     if not height or not bool(mask[:height, :width].all()) or tuple(mask.shape) != tuple(image.shape[-2:]):
         what = f"a '{MASK}' {tuple(mask.shape)} of a picture {tuple(image.shape)}"

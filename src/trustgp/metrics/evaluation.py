@@ -258,7 +258,6 @@ class ClassEvaluation(RowReport, ClassScores):
 def _foreign_class_scores(
     prediction: ClassPrediction, ood: ClassPrediction, labels: Tensor | None
 ) -> dict[str, Tensor]:
-    """Separation of foreign rows, and scores of their predictions."""
     undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
     scores = separation({"score": (prediction.score, ood.score), "entropy": undecided})
     if labels is not None:

@@ -118,7 +118,6 @@ def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
 
 
 def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """y - mean and the variance in float64, after checks."""
     same_shape(mean=mean, variance=variance, target=target)
     if bool((variance <= 0).any()):
         raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
@@ -126,5 +125,4 @@ def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple
 
 
 def _infinite_where_not_finite(cost: Tensor, *inputs: Tensor) -> Tensor:
-    """The cost, infinite where an input is NaN or infinite."""
     return torch.where(torch.stack([torch.isfinite(values) for values in inputs]).all(0), cost, torch.inf)
