@@ -12,6 +12,7 @@ from .core.registry import STUDIES
 
 
 def add_demo(commands: Any) -> None:
+    """`trustgp demo`: a first look."""
     parser = commands.add_parser("demo", help="a toy and a simulated arm, no data needed; about a minute")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of figures and results")
     parser.add_argument("--seed", type=_seed, default=0)
@@ -32,6 +33,7 @@ def add_demo(commands: Any) -> None:
 
 
 def add_study(commands: Any) -> None:
+    """`trustgp study`: measurements beside the peers."""
     about = "".join(f"  {name:<16}{text}\n" for name, text in STUDIES.items())
     parser = commands.add_parser(
         "study",
@@ -61,6 +63,7 @@ def add_study(commands: Any) -> None:
 
 
 def add_report(commands: Any) -> None:
+    """`trustgp report`: stored results as a page."""
     parser = commands.add_parser("report", help="one page of HTML from the results of studies")
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of results, from `study`")
     parser.add_argument("--out", type=Path, help="the page (default DIR/report.html)")

@@ -46,6 +46,7 @@ class Folder:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a NumPy archive, by name."""
     with np.load(path) as data:
         return dict(data)
 

@@ -146,6 +146,7 @@ class Ground:
 
 
 def random_ground(rng: np.random.Generator) -> Ground:
+    """One of many."""
     soil = np.array([0.62, 0.42, 0.30]) * rng.uniform(0.8, 1.1) + rng.normal(0, 0.03, 3)
     sky = np.array([0.80, 0.70, 0.60]) * rng.uniform(0.7, 1.1)
     return Ground(soil, sky, rng.uniform(0, METRES, 2), int(rng.integers(GROUNDS)))

@@ -113,6 +113,7 @@ def path(times: Array) -> Array:
 
 
 def flight_camera(where: Array, side: int) -> Camera:
+    """The camera at a place of the path, shape [9]."""
     distance, height, degrees, roll = where[2:6]
     return _camera(where[:2], distance, height, np.radians(degrees), roll, side)
 

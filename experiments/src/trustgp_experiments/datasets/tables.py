@@ -44,7 +44,7 @@ class TableRows:
 
 
 @dataclass(frozen=True)
-class Table:
+class _Table:
     """Where a table comes from."""
 
     read: Callable[[], TableRows]
@@ -185,27 +185,27 @@ def smooth_rows(rows: int = 1500, *, tails: bool) -> TableRows:
 
 _diabetes = partial(_sklearn, "load_diabetes", return_X_y=True)
 TABLES = {
-    "snelson": Table(
+    "snelson": _Table(
         lambda: replace(_recorded(load("snelson")), recording=None), "recordings", "a 1-D curve"
     ),
-    "diabetes": Table(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
-    "wine": Table(_wine, "scikit-learn", "alcohol from twelve other analyses"),
-    "engel": Table(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
-    "grunfeld": Table(partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"),
-    "schools": Table(_schools, "statsmodels", "share that passed (star98)"),
-    "election": Table(
+    "diabetes": _Table(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
+    "wine": _Table(_wine, "scikit-learn", "alcohol from twelve other analyses"),
+    "engel": _Table(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
+    "grunfeld": _Table(partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"),
+    "schools": _Table(_schools, "statsmodels", "share that passed (star98)"),
+    "election": _Table(
         partial(_statsmodels, "anes96", "age", delimiter="\t"), "statsmodels", "age from opinions (anes96)"
     ),
-    "co2": Table(_co2, "statsmodels", "carbon dioxide from the date"),
-    "cars": Table(_cars, "vega_datasets", "miles per gallon"),
-    "weather": Table(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
-    "friedman1": Table(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
-    "friedman2": Table(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
-    "growing noise": Table(partial(smooth_rows, tails=False), "generated", "noise that grows with an input"),
-    "heavy tails": Table(partial(smooth_rows, tails=True), "generated", "noise with heavy tails"),
-    "sarcos test": Table(lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"),
-    "kinova": Table(lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"),
-    "simulated arm": Table(
+    "co2": _Table(_co2, "statsmodels", "carbon dioxide from the date"),
+    "cars": _Table(_cars, "vega_datasets", "miles per gallon"),
+    "weather": _Table(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
+    "friedman1": _Table(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
+    "friedman2": _Table(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
+    "growing noise": _Table(partial(smooth_rows, tails=False), "generated", "noise that grows with an input"),
+    "heavy tails": _Table(partial(smooth_rows, tails=True), "generated", "noise with heavy tails"),
+    "sarcos test": _Table(lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"),
+    "kinova": _Table(lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"),
+    "simulated arm": _Table(
         lambda: _recorded(simulate(rows=ARM_ROWS), ARM_STRIDE), "generated", "seven torques, trajectories"
     ),
 }

@@ -37,10 +37,12 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stripes(n: int, generator: torch.Generator) -> Tensor:
+    """Soft-edged, from 0 to 1, [n, side, side]."""
     return torch.sigmoid(4 * waves(n, generator)[0])
 
 
 def checks(n: int, generator: torch.Generator) -> Tensor:
+    """Soft-edged, from 0 to 1, [n, side, side]."""
     first, second = waves(n, generator)
     return torch.sigmoid(6 * first * second)
 

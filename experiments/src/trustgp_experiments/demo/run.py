@@ -80,6 +80,7 @@ def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 
 def draw_toy(toy: Toy, path: Path) -> None:
+    """Both bands, one above the other, and their standard deviations."""
     with plots.figure(path, width=8.0, height=8.2, dpi=110) as figure:
         upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
         for axes, (name, numbers) in zip((upper, middle), toy.summary().items(), strict=True):

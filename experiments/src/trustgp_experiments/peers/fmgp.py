@@ -148,6 +148,7 @@ class FixedMeanGP(NoisyPeer):
 
 
 def vectors(inputs: Inputs, device: torch.device) -> Tensor:
+    """One tensor of inputs as [n, d]; anything else is refused."""
     rows = to_device(as_inputs(inputs), device)
     if not isinstance(rows, Tensor) or not rows.is_floating_point():
         raise ValueError("a fixed-mean GP has a kernel on the inputs: one tensor of real numbers is needed.")

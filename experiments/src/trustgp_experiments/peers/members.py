@@ -101,6 +101,7 @@ def masked_outputs(network: nn.Module, inputs: Inputs, samples: int, seed: int) 
 
 
 def at_least_two(count: int, name: str) -> int:
+    """The number of samples or networks, if there is a spread to see."""
     if count < 2:
         raise ValueError(f"{name}={count}; at least 2 are needed to see a spread.")
     return count

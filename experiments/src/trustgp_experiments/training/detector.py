@@ -38,6 +38,7 @@ def render(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np
 
 
 def rendered_scenes(n: int, held_out: int, workers: int) -> tuple[Scenes, Scenes]:
+    """Scenes to train on, and held-out ones."""
     tasks = [(start, min(CHUNK, n + held_out - start)) for start in range(0, n + held_out, CHUNK)]
     if workers > 1:
         with Pool(workers) as pool:
@@ -51,6 +52,7 @@ def rendered_scenes(n: int, held_out: int, workers: int) -> tuple[Scenes, Scenes
 
 
 def labels_of(pictures: Scenes) -> Labels:
+    """As transformers takes them."""
     size = torch.tensor([pictures.images.shape[3], pictures.images.shape[2]])
     corners = [(boxes[:, :2] / size, boxes[:, 2:] / size) for boxes in pictures.boxes]
     relative = [torch.cat([(low + high) / 2, high - low], dim=1) for low, high in corners]
@@ -119,6 +121,7 @@ class DetectorTraining:
 
 
 def main() -> None:
+    """Train a detector with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", choices=("scenes", "cells"), required=True)
     parser.add_argument("--seed", type=int, default=0, help="of weights and of the order")

@@ -38,6 +38,7 @@ def rendered(n: int, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTar
 
 
 def fit_error_bar(pictures: int, held_out: int) -> DetectionModel:
+    """The error bar of the detector "scenes", with a threshold."""
     with reporting(enabled=True) as reporter:
         sets = [rendered(pictures, SEED["train"], reporter), rendered(held_out, SEED["validation"], reporter)]
     train, validation = ((pixels(images), things) for images, things in sets)
@@ -59,6 +60,7 @@ def load_error_bar(path: Path = FILE) -> DetectionModel:
 
 
 def main() -> None:
+    """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pictures", type=int, default=PICTURES, help="to fit on; fewer for a quick try")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="to calibrate on")

@@ -87,6 +87,7 @@ def trained(name: str) -> Any:
 
 
 def load_weights(network: Any, path: Path) -> None:
+    """Put the weights of a file, which is in float16, into a detector."""
     try:
         state = {k: v.float() if v.is_floating_point() else v for k, v in load(path.read_bytes()).items()}
         network.load_state_dict(state)
