@@ -131,6 +131,7 @@ def train_many(
     *,
     seeds: Sequence[int] | None = None,
     device: str | torch.device | None = None,
+    progress: bool = False,
     **recipe: Any,
 ) -> list[nn.Module]:
     """Trained copies of networks of one architecture, all at once: the members of an ensemble.
@@ -157,7 +158,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    _descend(list(parameters.values()), batch_loss, inputs, seeds, how)
+    _descend(list(parameters.values()), batch_loss, inputs, seeds, how, progress=progress)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
         trained.load_state_dict(state, strict=False)
