@@ -50,7 +50,7 @@ class NetworkRecipe:
         start = now(device)
         if self.together:
             fresh = [self.make(seed=number) for number in seeds]
-            networks = train_many(fresh, *rows, seeds=seeds, **self._options, **place)
+            networks = train_many(fresh, *rows, seeds=seeds, device=device, **self._options)
             seconds = {"network": (now(device) - start) / MEMBERS}
             seconds["ensemble"] = (MEMBERS - 1) * seconds["network"]
         else:
