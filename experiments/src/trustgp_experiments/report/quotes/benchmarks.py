@@ -1,36 +1,11 @@
 """Blocks from the figures of benchmarks, and from the study of run time, which compares like with like."""
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any
 
-from .stored import Stored, grid, number, percent, short, words
+from .stored import Stored, grid, number, short, words
 
 MIB = 2**20
-
-
-def frontier(stored: Stored) -> str:
-    """All smaller forms of the default model, on validation rows that did not calibrate them."""
-    figures, rows = stored.benchmark("small"), []
-    for one in ({**one, "mib": one["nbytes"] / MIB} for one in figures["frontier"]):
-        digits = {"nll": 3, "corrected": 3, "auroc": 4, "mib": 1, "milliseconds": 2}
-        rows.append([one["name"], *(number(one[key], count) for key, count in digits.items())])
-    table = grid(["form", "NLL", "corrected", "AUROC", "MiB", "ms, one row"], rows)
-    chosen = f"Within {figures['budget'][-1]}, `{figures['chosen']}` is chosen; larger forms were not timed."
-    return f"{table}\n\n{chosen}"
-
-
-def tests(stored: Stored) -> str:
-    """Models within budgets on the test rows, beside an ensemble."""
-    rows = []
-    for name, one in stored.benchmark("small")["test"].items():
-        own, corrected = one["own"], one.get("corrected", {})
-        line = [name, number(one["nbytes"] / MIB, 1), number(one["row over ensemble"], 2)]
-        line += [number(scores.get("nll"), 3) for scores in (own, corrected)]
-        line += [number(scores.get("mse"), 5) for scores in (own, corrected)]
-        rows.append([*line, *(number(own.get(key), 4) for key in ("auroc x 2", "auroc novelty", "auroc"))])
-    columns = ["method", "MiB", "one row", "NLL", "corrected", "mse", "corrected"]
-    return grid([*columns, "AUROC x 2", "by novelty", "other arm"], rows)
 
 
 def networks(stored: Stored) -> str:
@@ -65,54 +40,6 @@ def calls(stored: Stored) -> str:
     columns = ["", "calls", "first, ms", "median", "99 %", "99.9 %", "longest", "memory grown, MB"]
     size, load = short(found["model_bytes"] / MIB), short(found["onnxruntime"]["load_ms"])
     return f"{grid(columns, rows)}\n\nA model of {size} MiB, one thread; the file loads in {load} ms."
-
-
-def honesty(stored: Stored) -> str:
-    """Overfitted networks, and few validation rows: what the 95 % interval covers."""
-    found = stored.benchmark("honesty")
-    shares = [one["coverage"] for one in found["memorised"]]
-    sizes = [one["rows"] for one in found["memorised"]]
-    text = (
-        f"{len(shares)} networks that overfit {min(sizes)} to {max(sizes)} independent rows, without "
-        f"validation rows: the 95 % interval covers {percent(min(shares))} at least, "
-        f"{percent(fmean(shares))} on average."
-    )
-    rows = []
-    for case, counts in found["few"][0].items():
-        for count in counts:
-            seeds = [seed[case][count] for seed in found["few"]]
-            nll = [number(fmean(one[key] for one in seeds), 3) for key in ("nll", "corrected_nll")]
-            shares = [[seed[key] for seed in seeds] for key in ("coverage", "corrected_coverage")]
-            rows.append([case, count, *nll, *(f"{percent(fmean(s))} ({percent(min(s))})" for s in shares)])
-    columns = ["data", "validation rows", "NLL, own", "corrected", "95 % covers, own (least)"]
-    return f"{words(text)}\n\n{grid([*columns, 'corrected (least)'], rows)}"
-
-
-SLOPES = {
-    "n": ("1, once n D² is more than what does not grow", "1, once n D is", "0 but for row numbers"),
-    "n, as it comes": ("the same", "the same", "1 up to 48 experts, then 0"),
-    "C": ("0", "0", "0, while C is small beside R"),
-    "P": ("1, once passes are most of it", "0", "0"),
-    "M": ("0 to 1: n D² beside M D³", "-1 to 0", "1, while experts have R directions"),
-}
-"""By series, the slopes of the formulas: time, memory, bytes of the model."""
-
-
-def slopes(stored: Stored) -> str:
-    """Slopes of logarithms, over all points and between the last two, beside those of the formulas."""
-    found, rows = stored.benchmark("slopes"), []
-    for name, one in found["series"].items():
-        line = [name, f"{one['values'][0]:,} to {one['values'][-1]:,}"]
-        for key, formula in zip(("seconds", "peak_mib", "model_mib"), SLOPES[name], strict=True):
-            line += [f"{number(one['slopes'][key], 2)} ({number(one['last'][key], 2)})", formula]
-        rows.append(line)
-    columns = ["grows", "from, to", "time", "by formula", "peak memory", "by formula", "model", "by formula"]
-    base = ", ".join(f"{key} = {value}" for key, value in found["base"].items())
-    end = (
-        f"Slope over all points, and in brackets between the last two; the others stay at {base}. CPU, one "
-        f"thread, time that the process was at work, torch {found['torch']}."
-    )
-    return f"{grid(columns, rows)}\n\n{words(end)}"
 
 
 def _entries(stored: Stored, study: str) -> dict[str, list[Mapping[str, Any]]]:
