@@ -28,9 +28,12 @@ from trustgp_experiments.studies.runtime.calls import onnx_session
 
 NUM_INPUTS, NUM_VALIDATION = 64, 500  # inputs are called in turn
 REPEATS = 1000  # further calls on the first input, whose answers are compared to the bit
+MAX_GROWTH = 2**20  # bytes
 
 
-def endure(call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: int) -> dict[str, Any]:
+def endure(
+    call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: int, repeats: int = REPEATS
+) -> dict[str, Any]:
     """Make very many single calls in this thread: times, growth of memory, and whether answers repeat.
 
     Memory is compared between the end of the first fifth of the calls, when caches and arenas are full, and
@@ -49,7 +52,7 @@ def endure(call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: in
         seconds[number] = time.perf_counter() - began
     gc.collect()
     after = status_bytes("VmRSS")
-    answers = ([np.array(array).tobytes() for array in call(inputs[0])] for _ in range(1 + REPEATS))
+    answers = ([np.array(array).tobytes() for array in call(inputs[0])] for _ in range(1 + repeats))
     expected = next(answers)
     shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
     times = {name: np.quantile(seconds, share, method="inverted_cdf") for name, share in shares.items()}
@@ -58,7 +61,7 @@ def endure(call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: in
         "milliseconds": {name: round(1e3 * float(t), 4) for name, t in {"first": first, **times}.items()},
         "growth_bytes": None if before is None or after is None else max(0, after - before),
         "same_over_repeats": all([answer == expected for answer in answers]),
-        "repeats": REPEATS,
+        "repeats": repeats,
     }
 
 
