@@ -9,7 +9,7 @@ import pytest
 
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
-from trustgp_experiments.report.quotes.comparisons import StoredCase, better_than_ours
+from trustgp_experiments.report.quotes.comparisons import StoredCase
 from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, loose, pages, rewritten
@@ -151,7 +151,7 @@ def test_a_case_has_the_numbers_of_its_methods_and_names_peers_that_are_lower_be
     assert case.mean("trustgp", "fit_seconds") == 2.0
     assert case.values("trustgp", "crps") is None
     assert case.name == "arm random"
-    assert [name for name, _ in better_than_ours(case, "trustgp")] == ["far", "near"]
+    assert [name for name, _ in case.ahead()] == ["far", "near"]
     drawn, given = (StoredCase({}, seeds, drawn).against("trustgp", "far") for drawn in (True, False))
     assert drawn.high - drawn.mean == pytest.approx((given.high - given.mean) * (1 + 3 * 0.2) ** 0.5)
 

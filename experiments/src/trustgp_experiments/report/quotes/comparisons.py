@@ -32,6 +32,11 @@ class StoredCase:
         return [m for m in self.seeds[0]["methods"] if all(m in seed["methods"] for seed in self.seeds)]
 
     @property
+    def peers(self) -> list[str]:
+        """Everything that is not ours, nor a form of it."""
+        return [method for method in self.methods if not method.startswith(OURS)]
+
+    @property
     def tests(self) -> list[str]:
         first = next(iter(self.seeds[0]["methods"].values()))
         return list(first["tests"])
@@ -57,6 +62,18 @@ class StoredCase:
             return None
         return paired(own, other, overlap=overlap, lower_is_better=key not in HIGHER)
 
+    def ahead(self, test: str = IN_DOMAIN, key: str = "nll") -> list[tuple[str, Difference]]:
+        """Peers that are better than ours beyond the interval, the furthest first."""
+        gaps = [(peer, self.against(OURS, peer, key, test)) for peer in self.peers]
+        ahead = [(peer, gap) for peer, gap in gaps if gap is not None and gap.verdict == "worse"]
+        return sorted(ahead, key=lambda one: -abs(one[1].mean))
+
+    def mostly_ahead(self) -> list[str]:
+        """Peers with a lower NLL than ours in most seeds, beyond the interval or not."""
+        ours, peers = self.values(OURS, "nll") or [], {p: self.values(p, "nll") or [] for p in self.peers}
+        lower = {p: sum(b < a for a, b in zip(ours, theirs, strict=False)) for p, theirs in peers.items()}
+        return [peer for peer, count in lower.items() if 2 * count > len(ours)]
+
 
 def cases(stored: Stored, study: str) -> list[StoredCase]:
     """The cases of a study, in their order."""
@@ -75,34 +92,6 @@ def splits_of(found: Sequence[StoredCase]) -> dict[str, list[StoredCase]]:
     """Cases by how their rows were split."""
     splits = dict.fromkeys(case.about["split"] for case in found)
     return {split: [case for case in found if case.about["split"] == split] for split in splits}
-
-
-def peers_of(case: StoredCase) -> list[str]:
-    """Everything that is not ours, nor a form of it."""
-    return [method for method in case.methods if not method.startswith(OURS)]
-
-
-def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_DOMAIN) -> float | None:
-    """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
-    values = [case.mean(method, key, test) for case in found]
-    return fmean(values) if values and None not in values else None  # pyright: ignore
-
-
-def better_than_ours(
-    case: StoredCase, ours: str, test: str = IN_DOMAIN, *, key: str = "nll"
-) -> list[tuple[str, Difference]]:
-    """Peers that are ahead of ours beyond the interval, the furthest first."""
-    gaps = [(peer, case.against(ours, peer, key, test)) for peer in peers_of(case)]
-    ahead = [(peer, gap) for peer, gap in gaps if gap is not None and gap.verdict == "worse"]
-    return sorted(ahead, key=lambda one: -abs(one[1].mean))
-
-
-def mostly_better(case: StoredCase, ours: str) -> list[str]:
-    """Peers with the lower NLL in most seeds, beyond the interval or not."""
-    values = case.values(ours, "nll") or []
-    peers = {peer: case.values(peer, "nll") or [] for peer in peers_of(case)}
-    lower = {peer: sum(b < a for a, b in zip(values, theirs, strict=False)) for peer, theirs in peers.items()}
-    return [peer for peer, count in lower.items() if 2 * count > len(values)]
 
 
 def other_tests(found: Sequence[StoredCase]) -> Iterator[tuple[StoredCase, str]]:

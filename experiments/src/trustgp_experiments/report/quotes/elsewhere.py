@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...datasets import IMAGE_SETS
-from .comparisons import IN_DOMAIN, OURS, StoredCase, better_than_ours, other_tests, peers_of, stored_cases
+from .comparisons import IN_DOMAIN, OURS, StoredCase, other_tests, stored_cases
 from .detection import behind
 from .stored import NotRun, Stored, listed, number
 
@@ -95,11 +95,7 @@ def calls(stored: Stored) -> list[str]:
 
 def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, digits: int = 2) -> str:
     """In how many places each peer is ahead beyond the interval, and where by most; empty where none is."""
-    found = [
-        (peer, abs(gap.mean), place)
-        for place in places
-        for peer, gap in better_than_ours(place[0], OURS, place[1], key=key)
-    ]
+    found = [(peer, abs(gap.mean), place) for place in places for peer, gap in place[0].ahead(place[1], key)]
     if not found:
         return ""
     counts = Counter(peer for peer, _, _ in found)
@@ -111,8 +107,8 @@ def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, 
 def _better_mean(place: Place) -> tuple[float, float, Place, str] | None:
     """Our AUROC by the declared score, that of the best peer alike with us, where, and whose."""
     case, test = place
-    ahead = {peer for peer, _ in better_than_ours(case, OURS, test, key="auroc")}
-    scores = {name: case.mean(name, "auroc", test) for name in [OURS, *peers_of(case)] if name not in ahead}
+    ahead = {peer for peer, _ in case.ahead(test, "auroc")}
+    scores = {name: case.mean(name, "auroc", test) for name in [OURS, *case.peers] if name not in ahead}
     means = {method: score for method, score in scores.items() if score is not None}
     best = max(means, key=means.__getitem__)
     return None if best == OURS else (means[OURS], means[best], place, best)

@@ -2,21 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
-from .comparisons import (
-    CORRECTED,
-    IN_DOMAIN,
-    OURS,
-    StoredCase,
-    average,
-    better_than_ours,
-    cases,
-    mostly_better,
-    other_tests,
-    peers_of,
-    splits_of,
-    stored_cases,
-)
+from .comparisons import CORRECTED, IN_DOMAIN, OURS, StoredCase, cases, other_tests, splits_of, stored_cases
 from .elsewhere import calls, classes, detectors, sequences
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
@@ -69,6 +57,12 @@ def _verdicts(peer: str, places: Sequence[tuple[StoredCase, str]]) -> str:
     return " / ".join(str(counts[verdict]) for verdict in ("worse", "alike", "better")) if counts else ""
 
 
+def average(found: Sequence[StoredCase], method: str, key: str) -> float | None:
+    """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
+    values = [case.mean(method, key) for case in found]
+    return fmean(values) if values and None not in values else None  # pyright: ignore
+
+
 def _costs(stored: Stored, method: str) -> list[str]:
     """Seconds of training and of the fit, MiB and ms a row, alone on the machine."""
     alone = stored.numbers("transfer")["costs"].get(method, {})
@@ -100,7 +94,7 @@ def loses(stored: Stored) -> str:
 def _in_domain(found: Sequence[StoredCase]) -> list[str]:
     sentences, unsure, free = [], [], []
     for case in found:
-        ahead, mostly = better_than_ours(case, OURS), mostly_better(case, OURS)
+        ahead, mostly = case.ahead(), case.mostly_ahead()
         if ahead:
             (first, gap), *rest = ahead
             also = f"; so have {listed([f'`{name}`' for name, _ in rest])}" if rest else ""
@@ -122,7 +116,7 @@ def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
     sentences = []
     for split, part in splits_of(found).items():
         places = list(other_tests(part))
-        ahead = Counter(peer for case, test in places for peer, _ in better_than_ours(case, OURS, test))
+        ahead = Counter(peer for case, test in places for peer, _ in case.ahead(test))
         most = [f"`{name}` in {count}" for name, count in ahead.most_common(4)]
         case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
         worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
@@ -145,7 +139,7 @@ def _coverage(found: Sequence[StoredCase]) -> list[str]:
 
 def _tables(found: Sequence[StoredCase]) -> list[str]:
     """Peers that are ahead on most tables."""
-    gaps = [(peer, case.against(OURS, peer)) for case in found for peer in peers_of(case)]
+    gaps = [(peer, case.against(OURS, peer)) for case in found for peer in case.peers]
     counts = Counter((peer, gap.verdict) for peer, gap in gaps if gap is not None)
     ahead = Counter({peer: count for (peer, verdict), count in counts.items() if verdict == "worse"})
     lines = [f"`{peer}` in {n} (worse in {counts[peer, 'better']})" for peer, n in ahead.most_common(5)]

@@ -7,16 +7,8 @@ import torch
 from torch import Tensor
 
 from ...core.cases import IN_DOMAIN, Case, Test
-from ...datasets import (
-    IMAGE_SETS,
-    Images,
-    add_noise,
-    draw_letters,
-    draw_textures,
-    load_images,
-    rotate,
-    uniform_noise,
-)
+from ...datasets import draw_letters, draw_textures
+from ...datasets.images import IMAGE_SETS, Images, add_noise, load_images, rotate, uniform_noise
 from ..runtime.rows import patterns
 
 SETS = IMAGE_SETS

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ...core import regression
 from ...core.arm import evenly
 from ...core.cases import COSTS, IN_DOMAIN, METHOD, OURS, Case, read_tests
 from ...core.claim import versus
@@ -12,20 +13,7 @@ from ...core.dropout import best_rate, search_dropout
 from ...core.grid import Grid, run_parallel
 from ...core.pivot import Pivot
 from ...core.recipes import NetworkRecipe, Pair, mlp_recipe
-from ...core.regression import (
-    CORRECTED,
-    COVERAGE,
-    CRPS,
-    MEASURES,
-    NLL,
-    compare,
-    failures,
-    lost_cases,
-    method_names,
-    rivals,
-    score_methods,
-    standings,
-)
+from ...core.regression import CORRECTED, compare, lost_cases, method_names, rivals, score_methods, standings
 from ...core.result import Result, Setting, Table, make_result, prose
 from ...datasets import standardise
 from ...datasets.tables import TABLES, load_table
@@ -59,7 +47,7 @@ def run(setting: Setting) -> Result:
         about.append(f"{name} ({table.about}; {table.origin}; {part['sizes']['train']} rows train)")
         rates, steps = part["choices"]["dropout"], part["choices"]["steps"]
         chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
-    protocol = prose(__name__, setting=setting, rows=about, chosen=chosen, failures=failures(grid))
+    protocol = prose(__name__, setting=setting, rows=about, chosen=chosen, failures=regression.failures(grid))
     return make_result(setting, "tables", TITLE, protocol, numbers, summarise(numbers), rows=rows)
 
 
@@ -123,14 +111,14 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     groups = {"NLL": (places, "nll"), "CRPS": (places, "crps")}
     pivots = []
     for title, measure, note in (
-        ("NLL", NLL, "Lower is better, the best in bold; in units of the training targets."),
-        ("CRPS", CRPS, ""),
-        ("95 % coverage", COVERAGE, ""),
+        ("NLL", regression.NLL, "Lower is better, the best in bold; in units of the training targets."),
+        ("CRPS", regression.CRPS, ""),
+        ("95 % coverage", regression.COVERAGE, ""),
     ):
         columns = [measure.at(name, table=name) for name in names]
         pivots.append(Pivot(f"{title} by table", METHOD, columns, at, note=note))
-    for name in names:
-        pivots.append(Pivot(f"Every measure: {name}", METHOD, [*MEASURES, *COSTS], {**at, "table": name}))
+    every = [*regression.MEASURES, *COSTS]
+    pivots += [Pivot(f"Every measure: {name}", METHOD, every, {**at, "table": name}) for name in names]
     ranks = [standings(grid, ours, groups, STANDINGS, named=True) for ours in (OURS, CORRECTED)]
     return [*ranks, *(pivot.table(grid) for pivot in pivots)], findings(grid)
 
@@ -145,7 +133,5 @@ def findings(grid: Grid) -> list[str]:
         sentences += [f"{ours} against {rival}, NLL: {versus(gaps[rival])}." for rival in shown]
     covered = {name: grid.mean((name, IN_DOMAIN, OURS), "coverage") for name in grid.along("table")}
     ends = [f"{name} {100 * share:.1f} %" for name, share in sorted(covered.items(), key=lambda one: one[1])]
-    return [
-        *sentences,
-        f"The 95 % interval of trustgp covers, from the least to the most: {', '.join(ends)}.",
-    ]
+    sentences.append(f"The 95 % interval of trustgp covers, from the least to the most: {', '.join(ends)}.")
+    return sentences

@@ -3,23 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core import cases
+from ...core import cases, regression
 from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, costs_table, read_tests
 from ...core.claim import Check, Claim, Difference, versus, within
 from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
-from ...core.regression import (
-    CORRECTED,
-    CRPS,
-    MEASURES,
-    NLL,
-    NOVELTY,
-    PAPER,
-    compare,
-    place_name,
-    rivals,
-    standings,
-)
+from ...core.regression import CORRECTED, NLL, PAPER, compare, place_name, rivals, standings
 from ...core.result import Table
 
 AXES = ("trained", "split", "tested", "method")
@@ -53,7 +42,7 @@ def tables(grid: Grid) -> list[Table]:
     trainings, at = grid.along("trained", "split"), {"tested": IN_DOMAIN}
     networks = cases.NETWORKS.at(trained=trainings[0][0], split=trainings[0][1])
     pivots = []
-    for measure in (NLL, CRPS):
+    for measure in (NLL, regression.CRPS):
         columns = [measure.at(f"{t}, {s}", trained=t, split=s) for t, s in trainings]
         title = f"{measure.column.name} on the arm that trained"
         note = "Lower is better, the best in bold."
@@ -72,7 +61,8 @@ def tables(grid: Grid) -> list[Table]:
 
 def everything(title: str, trained: str, split: str) -> Pivot:
     """Every measure of one training."""
-    measures, at = [*MEASURES, *NOVELTY, *cases.COSTS], {"trained": trained, "split": split}
+    measures = [*regression.MEASURES, *regression.NOVELTY, *cases.COSTS]
+    at = {"trained": trained, "split": split}
     return Pivot(f"Every measure: {title}", cases.TESTED, measures, at, block="tested on")
 
 
