@@ -190,13 +190,12 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny networks and few rows: does it run?")
     options = parser.parse_args()
     options.rows = min(options.rows, BATCH) if options.small else options.rows
-    figures: Figures = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows are split off; vmap takes some operations row by row
-        if options.images is not None:
-            figures["images"] = streamed(options)
-        for name in options.network if options.images is None else ():
-            figures[name] = large_network(name, options)
+        if options.images is None:
+            figures = {name: large_network(name, options) for name in options.network}
+        else:
+            figures = {"images": streamed(options)}
     device = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "cpu"
     result = {"device": device, "torch": torch.__version__, "rows": options.rows}
     print(json.dumps({**result, "figures": figures}))

@@ -34,13 +34,9 @@ def add_demo(commands: Any) -> None:
 
 def add_study(commands: Any) -> None:
     """`trustgp study`: measurements beside the peers."""
-    about = "".join(f"  {name:<16}{text}\n" for name, text in STUDIES.items())
-    parser = commands.add_parser(
-        "study",
-        help="measure trustgp beside its peers",
-        description=f"Studies:\n{about}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Studies:\n" + "".join(f"  {name:<16}{text}\n" for name, text in STUDIES.items())
+    form: Any = {"description": about, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = commands.add_parser("study", help="measure trustgp beside its peers", **form)
     parser.add_argument("names", nargs="+", metavar="NAME", choices=(*STUDIES, "all"), help="or: all")
     parser.add_argument("--seeds", type=_positive, help="how many (default 5; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="a small part; its figures mean nothing")

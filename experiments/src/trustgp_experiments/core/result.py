@@ -71,8 +71,8 @@ class Setting:
     def once(self, key: str, work: Callable[[], Any]) -> Any:
         """The JSON value of `work()`; what the same code computed before in this folder is read instead.
 
-        So a study that was stopped resumes. Parts of other code, versions or settings are ignored, and so are
-        files that cannot be read. The key names the part, as "sarcos-random-0" does.
+        So a study that was stopped resumes. Parts of other code, versions or settings, and files that cannot
+        be read, are ignored. The key names the part, as "sarcos-random-0" does.
         """
         file = self.part(key, ".json")
         with suppress(FileNotFoundError, ValueError):
@@ -99,11 +99,8 @@ class Column:
 
     def __post_init__(self) -> None:
         _require(self, str, "name", "unit")
-        if (
-            type(self.digits) is not int
-            or self.digits > MAX_DIGITS
-            or self.better not in (None, "low", "high")
-        ):
+        printable_digits = type(self.digits) is int and self.digits <= MAX_DIGITS
+        if not printable_digits or self.better not in (None, "low", "high"):
             raise StudyError(f"{self}: give up to {MAX_DIGITS} digits; better is 'low', 'high' or None.")
 
     @classmethod
@@ -199,19 +196,15 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
     }
 
 
+Summary = tuple[Sequence[Table], Sequence[str]]  # tables and findings, from a study's numbers
+
+
 def make_result(
-    setting: Setting,
-    study: str,
-    title: str,
-    protocol: Sequence[str],
-    numbers: Mapping[str, Any],
-    summary: tuple[Sequence[Table], Sequence[str]],
-    figures: Sequence[Figure] = (),
-    **origin: Any,
+    setting: Setting, study: str, title: str, protocol: list[str], numbers: Any, summary: Summary, **more: Any
 ) -> Result:
-    """The result of a study whose `summarise` made tables and findings from its numbers."""
-    made = provenance(setting, study, **origin)
-    return Result(study, title, protocol, summary[0], figures, summary[1], numbers, made)
+    """The result of a study; more is of its provenance."""
+    made = provenance(setting, study, **more)
+    return Result(study, title, protocol, summary[0], (), summary[1], numbers, made)
 
 
 def prose(module: str, heading: str = "Protocol", **values: Any) -> list[str]:

@@ -194,11 +194,9 @@ def states(motion: Motion, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def friction_torque(dq: Tensor) -> Tensor:
-    r"""Viscous and Coulomb friction of the arm, smooth through zero speed.
+    r"""Viscous and Coulomb friction, smooth through zero speed; velocities and torques are [..., 7].
 
     .. math:: \tau_f = b \dot q + c \tanh(\dot q / v)
-
-    Velocities and torques have the same shape, [..., 7].
     """
     return dq.new_tensor(VISCOUS) * dq + dq.new_tensor(COULOMB) * torch.tanh(dq / STICTION_SPEED)
 
@@ -210,8 +208,7 @@ def simulate(
 
     Every trajectory is 5 s long at 100 Hz (the last one may be cut short). Torques are computed
     in float64 with friction, then the sensor noise is added, with a standard deviation that is a fraction
-    of `TYPICAL_TORQUE`, and everything becomes float32; trajectories are numbered in ``groups``. Styles are
-    "slow" (to train on), "shifted" (same speeds, other region) and "fast" (higher speeds, other region).
+    of `TYPICAL_TORQUE`, and everything becomes float32; trajectories are numbered in ``groups``.
     With ``blocks``, each 64 trajectories are drawn from a seed of their own: the first rows are then the
     same however many are asked for, and all cores make them. They are other rows than without.
     """

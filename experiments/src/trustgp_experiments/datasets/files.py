@@ -38,10 +38,8 @@ class Folder:
             if Path(name.removeprefix("*")) == Path(file):
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 if digest != listed.lower():
-                    fault = (
-                        f"{path} has SHA-256 {digest}, expected {listed}: it is damaged or another version"
-                    )
-                    raise ValueError(f"{fault}; fetch it again from its source.")
+                    fault = f"has SHA-256 {digest}, expected {listed}: it is damaged or another version"
+                    raise ValueError(f"{path} {fault}; fetch it again from its source.")
         return path
 
 

@@ -104,14 +104,9 @@ def _load_runs(name: str, root: Root) -> Recording:
     rows = np.concatenate(runs)
     number = np.repeat(np.arange(1, len(runs) + 1), [len(run) for run in runs])
     kept, same = _first_places(rows) == np.arange(len(rows)), _SAME_MOTION.get(name, {})
-    places = _places(runs, same) if name == "kuka" else None
-    return _recording(
-        name,
-        rows[kept],
-        groups=torch.from_numpy(number[kept]),
-        motions=torch.tensor([same.get(run, run) for run in number[kept].tolist()]),
-        places=None if places is None else places[torch.from_numpy(kept)],
-    )
+    groups, motions = number[kept], torch.tensor([same.get(run, run) for run in number[kept].tolist()])
+    places = _places(runs, same)[torch.from_numpy(kept)] if name == "kuka" else None
+    return _recording(name, rows[kept], groups=torch.from_numpy(groups), motions=motions, places=places)
 
 
 def _load_snelson(name: str, root: Root) -> Recording:
@@ -163,11 +158,10 @@ def _first_places(rows: np.ndarray) -> np.ndarray:
 def merge_in_time(train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Put the rows of two overlapping or interleaved parts back in the order of time, each once.
 
-    Both parts are thinned copies of one recording, each in time order. A row of the test part
-    that is also a training row shows where the test part is; a row between two such rows gets
-    the place between theirs, linearly. Without common rows the test part is taken to be every
-    (n/m + 1)-th row, beginning with the first. Measured: both rules give back a constant time
-    step on the recordings they are used for (see the tests).
+    Both parts are thinned copies of one recording, each in time order. A row of the test part that is also a
+    training row shows where the test part is; a row between two such rows gets the place between theirs,
+    linearly. Without common rows the test part is taken to be every (n/m + 1)-th row, beginning with the
+    first. Both rules give back a constant time step on the recordings they are used for (see the tests).
 
     From rows [n, d] and [m, d], inputs and targets side by side, to the distinct rows [k, d].
     """

@@ -89,8 +89,7 @@ def flight(frames: int, *, seed: int = 0, side: int = 128, novel: str = "tracked
     """Frames of a camera that moves smoothly over one world; the same numbers give the same frames.
 
     First it looks at a rover and a lander as in the style "carry", then from high up, with a low sun, haze,
-    motion blur and a rolled horizon, and in the end at a thing on which no detector was trained: a "tracked
-    rover" (a second kind of rover), an "astronaut" or a "rock". Frames are evenly spaced over the flight.
+    motion blur and a rolled horizon, and in the end at a thing of `NOVEL`, on which no detector was trained.
     """
     _check(novel=(novel, NOVEL))
     rng = np.random.default_rng([seed, 3])

@@ -44,10 +44,9 @@ def split_blocks(
 ) -> Split:
     """Split n rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
 
-    Every fifth block tests, which ones turns with the seed: five seeds test every block once. A random
-    choice of the others validates: the share ``validation`` of the blocks, rounded, at least one. Rows
-    within ``purge`` of a block that tests are in no other part, and rows as near to one that validates do
-    not train.
+    Every fifth block tests, which ones turns with the seed: five seeds test every block once. A random choice
+    of the others validates: the share ``validation`` of the blocks, rounded, at least one. Rows within
+    ``purge`` of a block that tests are in no other part, and rows as near to one that validates do not train.
     """
     labels = block_labels(n, blocks=blocks)
     return _every_fifth(labels, torch.arange(n), blocks, validation, purge, seed)
@@ -86,9 +85,9 @@ def split_groups(
     tested, validated = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + validated >= len(labels):
         fault = (
-            f"{len(labels)} groups, {tested} of them to test, {validated} to validate, leave none to train on"
+            f"{len(labels)} groups, {tested} of them to test, {validated} to validate, leave none to train"
         )
-        raise ValueError(f"{fault}; pass smaller shares >= 0, or use split_blocks where groups are few.")
+        raise ValueError(f"{fault} on; pass smaller shares >= 0, or use split_blocks where groups are few.")
     parts = _shuffled(labels, seed).split([tested, validated, len(labels) - tested - validated])
     return Split(*(torch.isin(groups, part).nonzero()[:, 0] for part in parts[::-1]))
 
@@ -128,10 +127,8 @@ def _every_fifth(
         fault = f"validation={validation} takes {chosen} of the {len(others)} blocks that do not test"
         raise ValueError(f"{fault}; pass a smaller share >= 0.")
     is_test, is_validation = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
-    around_test, around_validation = (
-        _around(places, labels, part, purge) for part in (is_test, is_validation)
-    )
-    parts = (~(around_test | around_validation), is_validation & ~around_test, is_test)
+    tested, validated = (_around(places, labels, part, purge) for part in (is_test, is_validation))
+    parts = (~(tested | validated), is_validation & ~tested, is_test)
     return Split(*(part.nonzero()[:, 0] for part in parts))
 
 
@@ -202,10 +199,8 @@ def seams(recording: Recording) -> Tensor:
     joints = recording.targets.shape[1]
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
     if velocity.shape != position.shape or len(position) < 2:
-        fault = (
-            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions"
-        )
-        raise ValueError(f"{fault} and velocities of {joints} joints, in two rows at least.")
+        fault = f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the"
+        raise ValueError(f"{fault} positions and velocities of {joints} joints, in two rows at least.")
     step, mean = position.diff(dim=0), (velocity[1:] + velocity[:-1]) / 2
     usual = (step * mean).sum() / mean.square().sum().clamp_min(1e-300)
     time = (step * mean).sum(dim=1) / mean.square().sum(dim=1).clamp_min(1e-300)

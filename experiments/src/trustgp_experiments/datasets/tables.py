@@ -8,7 +8,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -19,13 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .arm import simulate
 from .recordings import Recording, load
 from .splits import Split, split_random, split_unseen
 
 TEST, VALIDATION = 0.1, 0.1  # shares of a random split
-ARM_ROWS, ARM_STRIDE = 200_000, 10  # of the simulated arm: neighbours in time hardly differ
-KINOVA_STRIDE = 20  # for the same reason
+KINOVA_STRIDE = 20  # neighbours in time hardly differ
 
 
 @dataclass(frozen=True)
@@ -162,12 +160,12 @@ def _season(day: datetime) -> list[float]:
     return [day.year + angle / (2 * math.pi), math.sin(angle), math.cos(angle)]
 
 
-def _recorded(recording: Recording, stride: int = 1) -> TableRows:
-    """Every so many rows of a recording, float64."""
+def _recorded(recording: Recording, stride: int = 1, *, split: bool = True) -> TableRows:
+    """Every so many rows of a recording, float64; `split`: by its runs."""
     inputs, targets = (part[::stride].double() for part in (recording.inputs, recording.targets))
     parts = {key: getattr(recording, key) for key in ("groups", "motions", "places")}
     thin = {key: None if part is None else part[::stride] for key, part in parts.items()}
-    return TableRows(inputs, targets, Recording(inputs, targets, name=recording.name, **thin))
+    return TableRows(inputs, targets, Recording(inputs, targets, recording.name, **thin) if split else None)
 
 
 def smooth_rows(rows: int = 1500, *, tails: bool) -> TableRows:
@@ -184,18 +182,15 @@ def smooth_rows(rows: int = 1500, *, tails: bool) -> TableRows:
 
 
 _diabetes = partial(_sklearn, "load_diabetes", return_X_y=True)
+_election = partial(_statsmodels, "anes96", "age", delimiter="\t")
 TABLES = {
-    "snelson": _Table(
-        lambda: replace(_recorded(load("snelson")), recording=None), "recordings", "a 1-D curve"
-    ),
+    "snelson": _Table(lambda: _recorded(load("snelson"), split=False), "recordings", "a 1-D curve"),
     "diabetes": _Table(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
     "wine": _Table(_wine, "scikit-learn", "alcohol from twelve other analyses"),
     "engel": _Table(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
     "grunfeld": _Table(partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"),
     "schools": _Table(_schools, "statsmodels", "share that passed (star98)"),
-    "election": _Table(
-        partial(_statsmodels, "anes96", "age", delimiter="\t"), "statsmodels", "age from opinions (anes96)"
-    ),
+    "election": _Table(_election, "statsmodels", "age from opinions (anes96)"),
     "co2": _Table(_co2, "statsmodels", "carbon dioxide from the date"),
     "cars": _Table(_cars, "vega_datasets", "miles per gallon"),
     "weather": _Table(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
@@ -205,8 +200,5 @@ TABLES = {
     "heavy tails": _Table(partial(smooth_rows, tails=True), "generated", "noise with heavy tails"),
     "sarcos test": _Table(lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"),
     "kinova": _Table(lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"),
-    "simulated arm": _Table(
-        lambda: _recorded(simulate(rows=ARM_ROWS), ARM_STRIDE), "generated", "seven torques, trajectories"
-    ),
 }
 """By name, from small to large within an origin."""

@@ -21,9 +21,8 @@ def snelson_like(
 ) -> tuple[Tensor, Tensor]:
     """Noisy rows of `truth` in the manner of Snelson's toy set, with a gap in the middle.
 
-    The density is uneven (a factor of about four between its peaks and its valleys), and no row
-    falls inside ``gap``. The rows are in random order, as in the original: inputs and
-    targets, float32, each of shape [n, 1].
+    The density is uneven, by a factor of about four, and no row falls inside ``gap``. The rows are in random
+    order, as in the original: inputs and targets, float32, each of shape [n, 1].
     """
     start, stop = gap
     if not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER:

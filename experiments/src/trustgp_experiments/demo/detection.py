@@ -27,10 +27,8 @@ def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Con
     verdicts = flight_gif(load_error_bar(), out / "flight.gif", frames=frames, progress=True)
     blind, novel = blind_frames(frames), [one.frame for one in verdicts if one.status == NOVEL]
     noticed = sum(frame in blind for frame in novel)
-    verdict = (
-        f"The monitor calls {len(novel)} of {frames} frames novel, among them {noticed} of the {len(blind)}"
-    )
-    film = f"frames in which the camera is blind.\nFilm: {out / 'flight.gif'}"
+    verdict = f"The monitor calls {len(novel)} of {frames} frames novel, among them {noticed} of the"
+    film = f"{len(blind)} frames in which the camera is blind.\nFilm: {out / 'flight.gif'}"
     console.print(f"{verdict} {film}", highlight=False, soft_wrap=True)
     statuses = [one.status for one in verdicts]
     write_results(out, {"quick": quick, "flight": statuses, "counts": Counter(statuses)}, start, console)

@@ -2,15 +2,12 @@
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
 from trustgp import plots
@@ -18,9 +15,10 @@ from trustgp.likelihoods.prediction import Prediction
 
 from ..core.borders import draw_borders, jump_factors
 from ..core.registry import require_extras
-from ..core.result import threads, write_text
+from ..core.result import Column, Table, threads, write_text
 from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, draw_deviations, fit_toy
 from ..datasets import snelson_like, standardise, truth
+from ..report.terminal import as_rich
 from .arm import FULL, QUICK, draw_arm, run_arm
 
 GAP = (2.4, 3.6)
@@ -118,20 +116,11 @@ def _draw_deviations(axes: Any, toy: Toy) -> None:
 
 MOTIONS = {"same": "motions like the training's", "shifted": "elsewhere, as slow"}
 MOTIONS |= {"fast": "elsewhere, and faster"}
-TOY_COLUMNS = {  # of a number: the head of its column, and how it is written
-    "borders": ("borders", "{}"),
-    "mean_jump": ("mean ratio", "{:.2f}"),
-    "largest_jump": ("largest ratio", "{:.2f}"),
-}
-ARM_COLUMNS = {
-    "nll": ("NLL", "{:.2f}"),
-    "rmse": ("RMSE", "{:.3f}"),
-    "coverage": ("in 95 %", "{:.1%}"),
-    "std": ("std", "{:.3f}"),
-    "novelty": ("novelty", "{:.3f}"),
-    "auroc_std": ("AUROC std", "{:.3f}"),
-    "auroc_novelty": ("AUROC nov.", "{:.3f}"),
-}
+TOY_COLUMNS = {"borders": Column("borders", 0), "mean_jump": Column("mean ratio", 2)}
+TOY_COLUMNS |= {"largest_jump": Column("largest ratio", 2)}
+ARM_COLUMNS = {"nll": Column("NLL", 2), "rmse": Column("RMSE"), "coverage": Column("in 95 %", 1, unit="%")}
+ARM_COLUMNS |= {"std": Column("std"), "novelty": Column("novelty")}
+ARM_COLUMNS |= {"auroc_std": Column("AUROC std"), "auroc_novelty": Column("AUROC nov.")}
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
@@ -152,33 +141,14 @@ def write_results(out: Path, results: dict[str, Any], start: float, console: Con
     console.print(f"All numbers: {target} ({results['seconds']:.0f} s in all)", soft_wrap=True)
 
 
-Sections = Mapping[str, Mapping[str, Mapping[str, Any]]]
-
-
-def result_table(title: str, first: str, columns: Mapping[str, tuple[str, str]], sections: Sections) -> Table:
-    """Numbers by section (of which one may be called ""), row and column; None is a gap."""
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
-    for head, _ in columns.values():
-        table.add_column(head, justify="right")
-    for heading, rows in sections.items():
-        if heading:
-            table.add_section()
-            table.add_row(Text(heading, style="bold"))
-        for name, numbers in rows.items():
-            pairs = [(numbers[key], text) for key, (_, text) in columns.items()]
-            cells = ["" if n is None else text.format(n).replace("%", " %") for n, text in pairs]
-            table.add_row(f"  {name}" if heading else name, *cells)
-    return table
-
-
 def _toy(out: Path, seed: int, console: Console) -> dict[str, Any]:
     with threads(1):
         toy = run_toy(seed=seed, progress=True)
     draw_toy(toy, out / "toy.png")
     summary = toy.summary()
+    rows = [[name, *(numbers[key] for key in TOY_COLUMNS)] for name, numbers in summary.items()]
     title = f"Toy: steps of the std between {NUM_EXPERTS} experts"
-    console.print(result_table(title, "experts", TOY_COLUMNS, {"": summary}))
+    console.print(as_rich(Table(title, [Column.text("experts"), *TOY_COLUMNS.values()], rows)))
     console.print(f"Figure: {out / 'toy.png'}\n", soft_wrap=True)
     return summary
 
@@ -187,9 +157,14 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     with threads(1):
         arm = run_arm(size=QUICK if quick else FULL, seed=seed, progress=True)
     draw_arm(arm, out / "arm.png")
-    sections = {title: {name: by[m] for name, by in arm.scores.items()} for m, title in MOTIONS.items()}
-    title = "Arm: errors and error bars of 7 torques, in training units"
-    console.print(result_table(title, "error bar", ARM_COLUMNS, sections))
+    columns = [Column.text("error bar"), *ARM_COLUMNS.values()]
+    console.print("Arm: errors and error bars of 7 torques, in training units")
+    for motion, words in MOTIONS.items():
+        scores = {
+            name: {**by[motion], "coverage": 100 * by[motion]["coverage"]} for name, by in arm.scores.items()
+        }
+        rows = [[name, *(one[key] for key in ARM_COLUMNS)] for name, one in scores.items()]
+        console.print(as_rich(Table(words.capitalize(), columns, rows)))
     figures, ours = arm.figures, arm.scores["trustgp"]
     error, bar = (ours["fast"][measure] / ours["same"][measure] for measure in ("rmse", "std"))
     growth = f"the error grows {error:.0f}-fold, the error bar of trustgp {bar:.0f}-fold"

@@ -14,6 +14,7 @@ from ..training.train import now, own_randomness, run_network, train, train_many
 
 Rows = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
+Wrap = Callable[[nn.Module], nn.Module] | None
 
 
 @dataclass
@@ -110,12 +111,7 @@ class Bundle:
         return value
 
     def trained_like(
-        self,
-        *,
-        seeds: Sequence[int],
-        outputs: int | None = None,
-        loss: Loss | None = None,
-        wrap: Callable[[nn.Module], nn.Module] | None = None,
+        self, *, seeds: list[int], outputs: int | None = None, loss: Loss | None = None, wrap: Wrap = None
     ) -> list[nn.Module]:
         """Networks of the same architecture, trained by the same recipe on the same rows, one for each seed.
 
@@ -137,7 +133,7 @@ class Bundle:
 
         def work() -> list[nn.Module]:
             if together and len(fresh) > 1:
-                return train_many(fresh, inputs, targets, seeds=list(seeds), device=self.device, **how)
+                return train_many(fresh, inputs, targets, seeds=seeds, device=self.device, **how)
             options = {"device": self.device, "record": record, **how}
             each = zip(fresh, seeds, strict=True)
             return [train(one, inputs, targets, seed=seed, **options) for one, seed in each]

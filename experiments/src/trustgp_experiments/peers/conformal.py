@@ -8,7 +8,7 @@ have no density: there is no likelihood to score.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +35,8 @@ class IntervalPrediction:
     lower: Tensor  # ends of the interval, likewise
     upper: Tensor
     valid: Tensor  # False: the interval is everything     [n]
-    level: float = LEVEL
 
-    variance: ClassVar[None] = None
-    log_prob: ClassVar[None] = None
-    crps: ClassVar[None] = None
+    variance = log_prob = crps = None
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -50,8 +47,8 @@ class IntervalPrediction:
         return 0.5 * (self.upper - self.lower)
 
     def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
-        if level != self.level:
-            raise ValueError(f"level={level}; these intervals were made for {self.level} alone.")
+        if level != LEVEL:
+            raise ValueError(f"level={level}; these intervals were made for {LEVEL} alone.")
         return self.lower, self.upper
 
 

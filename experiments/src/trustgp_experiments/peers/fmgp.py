@@ -114,11 +114,10 @@ class FixedMeanGP(NoisyPeer):
         points: int = POINTS,
         steps: int | None = None,
         seed: int = 0,
-        device: Any = None,
     ) -> Self:
         """Trained on the training rows; then tails, about its own noise or about one that is fitted."""
-        rows, place = read_rows(train_rows, name="train"), next(network.parameters()).device
-        inputs = vectors(rows.inputs, torch.device(device or place))
+        rows = read_rows(train_rows, name="train")
+        inputs = vectors(rows.inputs, next(network.parameters()).device)
         outputs = as_matrix(run_network(network, rows.inputs)).to(inputs)
         targets = rows.targets.to(inputs)
         errors(outputs, rows)  # refuses targets of another shape

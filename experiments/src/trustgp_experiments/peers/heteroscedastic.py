@@ -80,7 +80,7 @@ def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
     outputs, single = bundle.outputs, bundle.single
     seeds = [100 * bundle.seed + 10 + member for member in range(members)]
 
-    def trained(beta: float, seeds: Sequence[int]) -> list[nn.Module]:
+    def trained(beta: float, seeds: list[int]) -> list[nn.Module]:
         loss = partial(beta_nll, beta=beta)
         return bundle.trained_like(seeds=seeds, outputs=2 * outputs, loss=loss)
 

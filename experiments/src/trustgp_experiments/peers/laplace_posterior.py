@@ -173,8 +173,7 @@ class KronCollector:
     r"""Takes the gradients of n rows and C outputs as they come, and adds variances [n, C, D] to a total.
 
     A layer's precision is :math:`(Q_1 \otimes Q_2)(\ell_1 \otimes \ell_2 + \delta)(Q_1 \otimes Q_2)^\top`.
-    With an output's gradient :math:`G = \sum_t g_t a_t^\top` (over the positions of a convolution), its share
-    is
+    With an output's gradient :math:`G = \sum_t g_t a_t^\top` (over a convolution's positions), its share is
 
     .. math:: \sum_{ij} \frac{(Q_1^\top G Q_2)_{ij}^2}{\ell_{1i} \ell_{2j} + \delta} ,
 

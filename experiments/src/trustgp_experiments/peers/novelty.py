@@ -65,9 +65,7 @@ class Known:
         return self.train.features, self.labels, (self.held.features, self.held_labels)
 
 
-Formula = Callable[
-    [Seen], Tensor
-]  # from what was seen of rows to one number each, [n], the larger the more novel
+Formula = Callable[[Seen], Tensor]  # from what was seen of rows to a number each, the larger the more novel
 
 
 @dataclass(frozen=True)

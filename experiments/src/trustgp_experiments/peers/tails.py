@@ -39,9 +39,8 @@ class Tails:
         nothing = torch.zeros((), dtype=torch.float64)
         share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers
         error, variance = error.double().cpu(), variance.double().cpu()
-        chosen = (
-            (torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)).all(dim=1).nonzero()[:, 0]
-        )
+        finite = torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)
+        chosen = finite.all(dim=1).nonzero()[:, 0]
         if len(chosen) > MAX_ROWS:
             order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))
             chosen = chosen[order[:MAX_ROWS]]

@@ -164,9 +164,8 @@ def likeliest_scale(error: Tensor, spread: Tensor, *, pull: float = math.inf) ->
         total = spread * log_scale.exp() + log_noise.exp()
         return (total.log() + squared / total).mean(dim=0)  # [C]
 
-    table = torch.stack(
-        [torch.stack([loss((ratio * c).log(), (size * s).log()) for s in shares]) for c in shares]
-    )  # [scales, noises, C]
+    lines = [torch.stack([loss((ratio * c).log(), (size * s).log()) for s in shares]) for c in shares]
+    table = torch.stack(lines)  # [scales, noises, C]
     weight = 1.0 / (pull**2 * error.numel())
     best = int((table.amin(dim=1).mean(dim=1) + weight * (ratio * shares).log().square()).argmin())
     noise = shares[table[best].argmin(dim=0)] * size

@@ -107,12 +107,8 @@ class Vbll(NoisyPeer):
         """Trained by the bundle's recipe; then tails, about its own noise or about one that is fitted."""
         targets = read_rows(bundle.train, name="train").targets
         prior = targets.double().var(dim=0).clamp_min(1e-12)
-        (network,) = bundle.trained_like(
-            seeds=[100 * bundle.seed],
-            outputs=len(prior),
-            loss=partial(negative_bound, rows=len(targets)),
-            wrap=partial(VariationalNetwork, prior=prior),
-        )
+        loss, wrap = partial(negative_bound, rows=len(targets)), partial(VariationalNetwork, prior=prior)
+        (network,) = bundle.trained_like(seeds=[100 * bundle.seed], outputs=len(prior), loss=loss, wrap=wrap)
         assert isinstance(network, VariationalNetwork)
         noise = network.layer.log_noise.detach().double().exp()
         return cls(network, bundle.single, noise=noise).likelier(*bundle.held)

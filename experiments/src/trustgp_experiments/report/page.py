@@ -72,9 +72,8 @@ def _template() -> Template:
     assets = Path(__file__).parent / "assets"
     names = ("page.css", "page.js", "page.html.jinja")
     style, script, html = ((assets / name).read_text("utf-8") for name in names)
-    environment = Environment(
-        autoescape=True, trim_blocks=True, finalize=lambda v: v if isinstance(v, Markup) else _visible(v)
-    )
+    shown: Any = {"finalize": lambda v: v if isinstance(v, Markup) else _visible(v)}
+    environment = Environment(autoescape=True, trim_blocks=True, **shown)
     environment.filters |= {"prose": prose, "policy_hash": _policy_hash}
     environment.globals |= {"style": Markup(style), "script": Markup(script), "better": BETTER}
     return environment.from_string(html)

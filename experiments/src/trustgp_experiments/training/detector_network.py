@@ -77,10 +77,8 @@ def trained(name: str) -> Any:
     labels, queries, options = TRAINED[name]
     path = WEIGHTS / f"{name}.safetensors"
     if not path.exists():
-        command = (
-            f"`python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}`"
-        )
-        raise FileNotFoundError(f"no weights {path.name}: take the repository, or train on a GPU: {command}.")
+        command = f"python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}"
+        raise FileNotFoundError(f"no weights {path.name}; take the repository, or train on a GPU: {command}")
     network = detector(labels, queries=queries)
     load_weights(network, path)
     return network.eval()

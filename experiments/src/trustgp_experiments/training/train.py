@@ -136,10 +136,9 @@ def train_many(
 ) -> list[nn.Module]:
     """Trained copies of networks of one architecture, all at once: the members of an ensemble.
 
-    Their parameters are stacked and a step is one vectorised pass. AdamW is elementwise and the loss a
-    sum over members, so each is trained as `train` would with its seed. Not for networks that change
-    their buffers while they train (batch normalisation). Seeds are of each member's shuffling, None: 0, 1,
-    2, ...; for the rest see `train`.
+    A step is one vectorised pass through stacked parameters; each member is trained as `train` would with its
+    seed. Not for networks that change their buffers while they train (batch normalisation). Seeds are of each
+    member's shuffling, None: 0, 1, 2, ...; for the rest see `train`.
     """
     how = TrainingRecipe(**recipe)
     seeds = list(range(len(networks))) if seeds is None else list(seeds)
@@ -233,7 +232,8 @@ def _gradients(
 
     def replay(batch: Tensor) -> None:
         if batch.shape not in records:
-            records[batch.shape] = _record(fill, batch.clone())
+            rows = batch.clone()
+            records[batch.shape] = rows, record_graph(partial(fill, rows), batch.device)[0]
         rows, graph = records[batch.shape]
         rows.copy_(batch)
         graph.replay()
@@ -241,19 +241,18 @@ def _gradients(
     return replay if record else fill
 
 
-def _record(fill: Callable[[Tensor], None], batch: Tensor) -> tuple[Tensor, torch.cuda.CUDAGraph]:
-    """A graph, and the tensor from which it reads its rows."""
-    here = torch.cuda.current_stream(batch.device)
-    aside = torch.cuda.Stream(batch.device)
+def record_graph(call: Callable[[], Any], device: torch.device) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A call as a CUDA graph, and its output, which the graph writes again when it is replayed."""
+    here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(here)
     with torch.cuda.stream(aside):  # libraries set themselves up on the first calls, outside the record
         for _ in range(3):
-            fill(batch)
+            call()
     here.wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        fill(batch)
-    return batch, graph
+        output = call()
+    return graph, output
 
 
 def now(device: str | torch.device) -> float:

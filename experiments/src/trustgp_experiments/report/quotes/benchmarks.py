@@ -1,8 +1,5 @@
 """Blocks from the figures of benchmarks, and from the study of run time, which compares like with like."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from .stored import Stored, grid, number, short, words
 
 MIB = 2**20
@@ -42,18 +39,12 @@ def calls(stored: Stored) -> str:
     return f"{grid(columns, rows)}\n\nA model of {size} MiB, one thread; the file loads in {load} ms."
 
 
-def _entries(stored: Stored, study: str) -> dict[str, list[Mapping[str, Any]]]:
-    """By network, calls with one row and one thread that were timed, of the first seed."""
-    entries = {}
+def over_network(stored: Stored, *, study: str) -> str:
+    """Time over that of the network alone in the same runtime, one row, one thread, of the first seed."""
+    entries, rows = {}, []
     for network, seeds in stored.numbers(study)["networks"].items():
         calls = [one for one in seeds[0]["entries"] if one["batch"] == one["threads"] == 1]
         entries[network] = [one for one in calls if None not in (one["median"], one["over_network"])]
-    return entries
-
-
-def over_network(stored: Stored, *, study: str) -> str:
-    """Time over that of the network alone in the same runtime, one row, one thread."""
-    entries, rows = _entries(stored, study), []
     runtimes = list(dict.fromkeys(one["runtime"] for calls in entries.values() for one in calls))
     for network, calls in entries.items():
         times = {(one["method"], one["runtime"]): one["over_network"] for one in calls}

@@ -13,6 +13,7 @@ from ...core.claim import Check, Claim
 
 SMALL_COST = 0.05  # nats per torque
 GAIN = 0.01  # nats per torque, on average and with the same sign in every seed, that count as a help
+STAGES = ("stage_one", "stage_two")  # of pruning
 JUDGED = "plain"  # the kind of prediction by which the paper is judged
 
 
@@ -36,8 +37,7 @@ class Observation:
 
     claim: str
     axes: Sequence[str]  # on which it is judged
-    rule: Callable[[SettingCurve], Check]  # when it holds on one of them
-    rule_words: str  # for the protocol
+    rule: Callable[[SettingCurve], Check]  # when it holds on one of them; study.md has it in words
 
 
 def grows(curve: SettingCurve) -> Check:
@@ -81,32 +81,10 @@ def _helps(before: Sequence[float], after: Sequence[float]) -> bool:
 
 
 OBSERVATIONS = (
-    Observation(
-        "the NLL grows with the number of experts",
-        ("experts",),
-        grows,
-        f"the most have a higher NLL than the fewest in every seed, by {GAIN} or more on average, and no "
-        f"step lowers the mean by {GAIN}; the work of the factorisations is the sum over experts of their "
-        "rows cubed",
-    ),
-    Observation(
-        "the size of the gate's subset has no significant influence",
-        ("subset",),
-        hardly_matters,
-        f"the mean NLL of the best and of the worst size differ by at most {SMALL_COST}",
-    ),
-    Observation(
-        "moderate pruning hardly hurts, extreme pruning does",
-        ("stage_one", "stage_two"),
-        moderate_hardly_hurts,
-        f"against no pruning, the mildest pruning costs at most {SMALL_COST} and the hardest more",
-    ),
-    Observation(
-        "a larger active fraction helps",
-        ("fraction",),
-        helps,
-        "the largest share of active rows helps against the smallest",
-    ),
+    Observation("the NLL grows with the number of experts", ("experts",), grows),
+    Observation("the size of the gate's subset has no significant influence", ("subset",), hardly_matters),
+    Observation("moderate pruning hardly hurts, extreme pruning does", STAGES, moderate_hardly_hurts),
+    Observation("a larger active fraction helps", ("fraction",), helps),
 )
 
 

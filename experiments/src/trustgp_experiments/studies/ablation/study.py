@@ -34,8 +34,7 @@ def run(setting: Setting) -> Result:
     numbers = {"seeds": runs}
     origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
     origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
-    rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
-    values = {"about": about[0], "network": origin["network"], "rules": rules, "share": SMALL_SHARE}
+    values = {"about": about[0], "network": origin["network"], "share": SMALL_SHARE}
     values |= {"experts": setting.sized(*EXPERTS), "gain": GAIN, "small_cost": SMALL_COST, "judged": JUDGED}
     protocol = prose(__name__, setting=setting, **values)
     summary = summarise(numbers, quick=setting.quick)

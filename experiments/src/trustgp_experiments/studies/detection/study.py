@@ -47,7 +47,8 @@ def run(setting: Setting) -> Result:
     protocol = prose(__name__, skipped=skipped)
     numbers = {"worlds": worlds, "times": parts[0]["times"]}
     rows = {name: world["sizes"] for name, world in worlds.items()}
-    return make_result(setting, "detection", TITLE, protocol, numbers, summarise(numbers), figures, rows=rows)
+    result = make_result(setting, "detection", TITLE, protocol, numbers, summarise(numbers), rows=rows)
+    return replace(result, figures=figures)
 
 
 def _cells(setting: Setting) -> dict[str, Any]:

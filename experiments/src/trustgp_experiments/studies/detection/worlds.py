@@ -64,14 +64,8 @@ def make_scenes(*, seed: int, fitted: int, tested: int, jobs: int = 1) -> World:
     tests = {name: (tested, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
     drawn = {name: _labelled(one, len(CLASSES)) for name, one in _rendered({**carry, **tests}, jobs).items()}
     turn = seed % len(DETECTORS)
-    return World(
-        name="scenes",
-        detector=DETECTORS[turn:] + DETECTORS[:turn],
-        classes=CLASSES,
-        fit=drawn["fit"],
-        validation=drawn["validation"],
-        tests={name: drawn[name] for name in tests},
-    )
+    own = drawn.pop("fit"), drawn.pop("validation")
+    return World("scenes", DETECTORS[turn:] + DETECTORS[:turn], CLASSES, *own, tests=drawn)
 
 
 def first_fitted(seed: int, fitted: int) -> int:

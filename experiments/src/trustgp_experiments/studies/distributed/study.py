@@ -141,8 +141,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
             f"{words(seconds)} s: {100 * grid.mean((kind, most), 'share'):.0f} % of the ideal."
         )
     largest = max(run["difference"] for run in numbers["seeds"])
-    differ = (
-        f"The variances on {COMPARED_ROWS} rows differ between executors by at most {largest:.1e}, relative."
-    )
-    same = f"All executors gave the same variances on {COMPARED_ROWS} rows, to the bit."
+    where = f"variances on {COMPARED_ROWS} rows"
+    differ = f"The {where} differ between executors by at most {largest:.1e}, relative."
+    same = f"All executors gave the same {where}, to the bit."
     return [TABLE.table(grid)], [*sentences, differ if largest else same]

@@ -17,7 +17,7 @@ from trustgp.tangents.sketch import Sketch
 
 from ...core.result import threads
 from ...core.stage_timer import call_peak
-from ...training.train import moments
+from ...training.train import moments, record_graph
 from .fixtures import BATCHED, DEFAULT, ENSEMBLE, LAPLACE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
 from .timing import Interleaved, Times, noting, reason_of
 
@@ -69,11 +69,8 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
 
 
 class Calls:
-    """Calls by method and runtime, and why some are missing: see `measure`.
-
-    Of more than one row, passes and members are called only where their own code runs. The threads of
-    onnxruntime are those of the workload; the caller sets torch's.
-    """
+    """Calls by method and runtime, and why some are missing. Of more than one row, passes and members are
+    called only where their own code runs. onnxruntime has the workload's threads; the caller sets torch's."""
 
     def __init__(self, case: FittedCase, load: Workload) -> None:
         self.case, self.load = case, load
@@ -167,15 +164,7 @@ class Calls:
 
 def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable[[], list[Tensor]]:
     """A whole call, which reads the place, as one CUDA graph: inputs are copied in, results out."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # plans of convolutions, for instance, are made once and cannot be recorded
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = call()
+    graph, output = record_graph(call, inputs.device)
     results = [output] if isinstance(output, Tensor) else list(output)
 
     def play() -> list[Tensor]:
@@ -201,8 +190,7 @@ def export_network(network: nn.Module, file: Path, inputs: Tensor) -> None:
     """The network alone as ONNX, for any number of rows."""
     rows = torch.export.Dim("rows", min=1, max=2**16)
     example = inputs[:1].repeat(2, *[1] * (inputs.ndim - 1))
-    program = torch.onnx.export(
-        network, (example,), dynamo=True, dynamic_shapes=({0: rows},), verbose=False, external_data=False
-    )
+    options: Any = {"dynamic_shapes": ({0: rows},), "verbose": False, "external_data": False}
+    program = torch.onnx.export(network, (example,), dynamo=True, **options)
     assert program is not None
     program.save(str(file))

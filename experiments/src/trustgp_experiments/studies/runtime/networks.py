@@ -82,9 +82,8 @@ class FlatDetr(nn.Module):
         options: dict[str, Any] = {"backbone": None, "backbone_config": ResNetConfig(**shape)}
         options |= {"use_timm_backbone": False, "use_pretrained_backbone": False, "dropout": 0.1}
         options |= {"num_queries": queries, "num_labels": len(TEXTURES), "d_model": hidden}
-        for part in ("encoder", "decoder"):
-            sized = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * hidden}
-            options |= {f"{part}_{name}": value for name, value in sized.items()}
+        sized = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * hidden}
+        options |= {f"{part}_{k}": v for part in ("encoder", "decoder") for k, v in sized.items()}
         with own_randomness(seed, torch.device("cpu")):
             self.detr: Any = DetrForObjectDetection(DetrConfig(**options))
 

@@ -20,13 +20,14 @@ LARGE = Interleaved(rounds=200, warm_up=2, patience=2.0, least=1)  # of many row
 QUICK = Interleaved(rounds=3, warm_up=1, patience=1.0, least=1)
 BATCHES, QUICK_BATCHES = (1, 64), (1, 4)
 FIRST = "MLP"
-QUICK_KINDS = (FIRST, "ConvNet")
+QUICK_KINDS = (FIRST, "ConvNet")  # the small ones
 
 
 def run(setting: Setting) -> Result:
     """Train, fit and time one network after another; one that fails is skipped, with the reason."""
-    networks, skipped = {}, {}
-    for name, kind in _chosen(setting).items():
+    networks, skipped, every = {}, {}, kinds(quick=setting.quick, device=setting.device)
+    chosen = {name: kind for name, kind in every.items() if not setting.quick or name in QUICK_KINDS}
+    for name, kind in chosen.items():
         try:
             networks[name] = [_one(setting, kind, seed) for seed in range(setting.seeds)]
         except Exception as error:  # a missing extra, a full GPU: the other networks do not need it
@@ -34,17 +35,11 @@ def run(setting: Setting) -> Result:
     made = [name for name, seeds in networks.items() if seeds[0]["made"]]
     numbers = {"device": setting.device.split(":")[0], "networks": networks, "skipped": skipped}
     origin = {"cores": usable_cores(), "rounds": _timing(setting, 1).rounds}
-    trained = {name: kind for name, kind in _chosen(setting).items() if name not in skipped}
+    trained = {name: kind for name, kind in chosen.items() if name not in skipped}
     values = {"kinds": trained, "made": made, "cuda": numbers["device"] == "cuda", "enough": ENOUGH}
     values |= {"samples": SAMPLES, "members": MEMBERS, "one": _timing(setting, 1)}
     protocol = prose(__name__, setting=setting, many=_timing(setting, 64), **values)
-    return make_result(setting, "runtime", TITLE, protocol, numbers, summarise(numbers), (), **origin)
-
-
-def _chosen(setting: Setting) -> dict[str, Kind]:
-    """The networks by name; in a quick run the small ones."""
-    every = kinds(quick=setting.quick, device=setting.device)
-    return {name: kind for name, kind in every.items() if not setting.quick or name in QUICK_KINDS}
+    return make_result(setting, "runtime", TITLE, protocol, numbers, summarise(numbers), **origin)
 
 
 def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:

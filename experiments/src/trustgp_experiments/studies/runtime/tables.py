@@ -36,9 +36,7 @@ QUALITY = Pivot(
         WHY_NOT,
     ],
     block="network",
-    note="NLL of test rows, per output in a regression. AUROC by the epistemic variance; of classes by the "
-    "variance of the logits, or the entropy of methods without one. An ensemble without scores was timed "
-    "with members that were not trained.",
+    note=note(__name__, "Quality"),
 )
 
 Entry = Mapping[str, Any]
@@ -114,10 +112,8 @@ def against_ensembles(entries: Entries) -> list[str]:
     ]
     slower = sum(ratio > 1 for ratio, _ in ratios)
     listed = ", ".join(words for _, words in sorted(ratios, reverse=True))
-    start = (
-        "A call of the default over one of an ensemble of 5, one row and one thread, both in the same runtime"
-    )
-    return [f"{start}: dearer in {slower} of {len(ratios)} ({listed})."] if ratios else []
+    start = "A call of the default over one of an ensemble of 5, one row and one thread, both in the same"
+    return [f"{start} runtime: dearer in {slower} of {len(ratios)} ({listed})."] if ratios else []
 
 
 def promise(network: str, entries: Sequence[Entry], quality: Quality) -> str:

@@ -9,7 +9,7 @@ from ...core.claim import Check, Claim, Difference, versus, within
 from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
 from ...core.regression import CORRECTED, NLL, PAPER, compare, place_name, rivals, standings
-from ...core.result import Table
+from ...core.result import Table, note
 
 AXES = ("trained", "split", "tested", "method")
 INPUTS_ONLY = "GP on inputs, no network"
@@ -17,10 +17,7 @@ COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes
 KINDS = ("in domain", "zero shot")
 NAMED = 3  # losses that are named
 COSTED = ("sarcos", "random")  # whose times are measured without parallel jobs
-STANDINGS = (
-    "Cases in which the NLL is worse / alike / better than the method's: by the 95 % interval of the "
-    "paired differences over seeds."
-)
+STANDINGS = note(__name__, "Standings")
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
