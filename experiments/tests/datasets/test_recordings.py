@@ -41,20 +41,24 @@ THINNED = {"sarcos": ((6, 3), 3), "sarcos_sim": ((10, 0), 3), "barrett": ((5, 0)
 def test_merged_rows_are_distinct_and_in_the_order_of_time():
     for how in THINNED.values():
         train, test = parts_of(made_up(300), *how)
-        merged = merge_in_time(train, test)
+        merged, _ = merge_in_time(train, test)
         assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
         assert (np.diff(merged[:, 0]) > 0).all()
     row = np.array([[0.0, 1.0, 1.0]])
-    assert len(merge_in_time(row, row * [-1, 1, 1])) == 1  # -0.0 equals 0.0
+    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1  # -0.0 equals 0.0
 
 
-def test_the_parts_of_sarcos_and_barrett_are_merged_without_duplicates(tmp_path):
+def test_the_parts_of_sarcos_are_merged_without_duplicates_and_the_split_of_barrett_is_kept(tmp_path):
     rows = made_up(60)
     for name in ("sarcos", "barrett"):
         write_parts(tmp_path, f"{name}_real", *parts_of(rows, *THINNED[name]))
         recording = load(name, root=tmp_path)
         assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
         assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
+        tested = recording.recorded_test
+        assert (
+            tested is None if name == "sarcos" else tested.nonzero()[:, 0].tolist() == list(range(0, 60, 5))
+        )
 
 
 def test_the_runs_of_the_kuka_are_numbered(tmp_path):
