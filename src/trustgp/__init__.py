@@ -7,51 +7,40 @@ from .data.version import __version__ as __version__
 
 # Public names, grouped by purpose, with their modules. They are imported on first use, which keeps `import
 # trustgp` and `trustgp --help` fast; `__init__.pyi` lists them for type checkers.
-_MODULES = {
+_NAMES = {
     # fit and use
-    "fit": ".api",
-    "load": ".api",
-    "paper": ".api",
-    "UncertaintyModel": ".model",
-    "Prediction": ".likelihoods.prediction",
-    "ClassPrediction": ".likelihoods.prediction",
-    "DetectionModel": ".detection.model",
-    "Detections": ".likelihoods.detections",
-    "ConformalIntervals": ".state.conformal",
-    "ConformalSets": ".state.conformal",
+    ".api": ("fit", "load", "paper"),
+    ".model": ("UncertaintyModel",),
+    ".likelihoods.prediction": ("Prediction", "ClassPrediction"),
+    ".detection.model": ("DetectionModel",),
+    ".likelihoods.detections": ("Detections",),
+    ".state.conformal": ("ConformalIntervals", "ConformalSets"),
     # make it small
-    "compress": ".fitting.compress",
-    "BudgetError": ".fitting.budget",
+    ".fitting.compress": ("compress",),
+    ".fitting.budget": ("BudgetError",),
     # take it elsewhere
-    "export_onnx": ".export",
-    "compile": ".export",
-    "Monitor": ".monitor.monitor",
-    "Verdict": ".monitor.monitor",
+    ".export": ("export_onnx", "compile", "ExportError"),
+    ".monitor.monitor": ("Monitor", "Verdict"),
     # look at it
-    "evaluate": ".metrics.evaluate",
-    "Evaluation": ".metrics.evaluation",
-    "ClassEvaluation": ".metrics.evaluation",
-    "DetectionEvaluation": ".metrics.detection_evaluation",
-    "metrics": "",
-    "plots": "",
+    ".metrics.evaluate": ("evaluate",),
+    ".metrics.evaluation": ("Evaluation", "ClassEvaluation"),
+    ".metrics.detection_evaluation": ("DetectionEvaluation",),
+    "": ("metrics", "plots"),
     # what to choose
-    "Regression": ".likelihoods.regression",
-    "Classification": ".likelihoods.classification",
-    "Detection": ".detection.query_rows",
-    "LayerFactors": ".tangents",
-    "JacobianRows": ".tangents",
-    "Sketch": ".tangents",
-    "Patchwork": ".experts.neighbours",
-    "Division": ".experts.gate",
-    "Witness": ".experts.witness",
-    "Threads": ".executors",
+    ".likelihoods": ("Regression", "Classification"),
+    ".detection.query_rows": ("Detection",),
+    ".tangents": ("LayerFactors", "JacobianRows", "Sketch"),
+    ".experts.neighbours": ("Patchwork",),
+    ".experts.gate": ("Division",),
+    ".experts.witness": ("Witness",),
+    ".executors": ("Threads",),
     # data and errors
-    "Rows": ".data.rows",
-    "BoxTargets": ".detection.targets",
-    "ArtifactError": ".data.tensor_file",
-    "ExportError": ".export",
-    "FactorisationError": ".math.evidence",
+    ".data.rows": ("Rows",),
+    ".detection.targets": ("BoxTargets",),
+    ".data.tensor_file": ("ArtifactError",),
+    ".math.evidence": ("FactorisationError",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 _REMOVED = {  # for one release
     "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
     "Tuning": "trustgp.compress returns the smaller model itself",

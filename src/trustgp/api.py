@@ -192,5 +192,4 @@ def load(
     shell, reader = FORMATS[kind]
     chosen = {} if output is None else {"output": output}
     model = shell(reader(text, table, network, where=str(path), **chosen))
-    target = next(network.parameters()).device if device is None else torch.device(device)
-    return model.to(target)
+    return model.to(next(network.parameters()).device if device is None else torch.device(device))

@@ -95,19 +95,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         return options.run(options) or 0
     except (BrokenPipeError, KeyboardInterrupt):
         raise  # before user_errors imports torch, which fails if its first import was interrupted
-    except ImportError as error:  # its message names the extra to install
+    except Exception as error:
+        if not (absent := isinstance(error, ImportError)):  # its message names the extra to install
+            from .data.tensor_file import ArtifactError  # brings torch, which `--help` does not need
+
+            if not isinstance(error, (ArtifactError, OSError, *options.user_errors())):
+                raise  # a bug keeps its traceback
         print(f"trustgp: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except _user_errors(options) as error:  # anything else is a bug and keeps its traceback
-        print(f"trustgp: {_one_line(error)}", file=sys.stderr)
-        return 2
-
-
-def _user_errors(options: argparse.Namespace) -> tuple[type[Exception], ...]:
-    """Errors of the user. Imported here: they bring torch, which `--help` does not need."""
-    from .data.tensor_file import ArtifactError
-
-    return ArtifactError, OSError, *options.user_errors()
+        return 1 if absent else 2
 
 
 def _explain_absence(_: argparse.Namespace) -> NoReturn:
@@ -124,9 +119,6 @@ class _Parser(argparse.ArgumentParser):
 
 class _Console(Console):
     """A console that interprets neither markup nor control codes, and lets `main` handle a closed pipe."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text, keep="\n\t", most=None), **options)
@@ -152,8 +144,8 @@ def _add_inspect(commands: Any) -> None:
 
 def open_console() -> Console:
     """A console for the output of a command."""
-    console = _Console()
-    return console if console.is_terminal else _Console(width=WIDTH)
+    console = _Console(markup=False, emoji=False)
+    return console if console.is_terminal else _Console(markup=False, emoji=False, width=WIDTH)
 
 
 def _one_line(error: Exception) -> str:

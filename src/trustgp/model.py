@@ -39,9 +39,7 @@ class UncertaintyModel(FittedModel):
 
     def __init__(self, state: ModelState) -> None:
         super().__init__()
-        self.network = state.network
-        self.state = state
-        self.training = state.network.training
+        self.network, self.state, self.training = state.network, state, state.network.training
 
     @property
     def nbytes(self) -> int:
@@ -56,8 +54,7 @@ class UncertaintyModel(FittedModel):
     @property
     def failed(self) -> list[tuple[int, int]]:
         """Experts that could not be solved and answer with the prior, as (kernel, expert)."""
-        pairs = [(k, e) for k, mixture in enumerate(self.mixtures) for e in range(len(mixture.experts))]
-        return [(k, e) for k, e in pairs if self.mixtures[k].experts[e].failed]
+        return [(k, e) for k, m in enumerate(self.mixtures) for e, one in enumerate(m.experts) if one.failed]
 
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None

@@ -16,14 +16,14 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from .api import fit
+from .data.frames import float_dtype
 from .data.quantities import BudgetText
 from .likelihoods import Classification, Likelihood, Regression
 from .likelihoods.prediction import Prediction
 from .model import UncertaintyModel
 from .tangents import Tangents
 
-Network = nn.Module | Callable[[Tensor, Tensor], nn.Module]
-"""A trained network, or a function of inputs and targets that makes and trains one."""
+Network = nn.Module | Callable[[Tensor, Tensor], nn.Module]  # a trained one, or a function that trains it
 VALIDATION_SHARE = 0.1  # default for a network that is trained in `fit`
 OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "budget", "seed")
 
@@ -57,11 +57,15 @@ class _TrustEstimator(BaseEstimator):
         """`model_.predict` of rows [n, d], on the CPU: intervals, novelty, distributions."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
+        return self.model_.predict(torch.tensor(X, dtype=float_dtype(self.network_))).cpu()
 
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
         """The error bar of a given network, or of one that is trained here."""
-        options, seed = self._options(), self._seed()
+        options, seed = dict(self.fit_options or {}), self.random_state
+        allowed = [name for name in signature(fit).parameters if name not in OWN]
+        if wrong := sorted(set(options) - set(allowed)):
+            raise ValueError(f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}.")
+        seed = int(seed if isinstance(seed, Integral) else check_random_state(seed).randint(2**31 - 1))
         check_consistent_length(X, groups)
         groups = None if groups is None else np.asarray(groups)
         validation: Any = options.pop("validation", None)
@@ -74,7 +78,7 @@ class _TrustEstimator(BaseEstimator):
                 "validation_fraction= is for networks trained in `fit`, without validation rows."
             )
         self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
-        dtype = _dtype(self.network_)
+        dtype = float_dtype(self.network_)
 
         def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
             return torch.tensor(X, dtype=dtype), self._targets(y, dtype)
@@ -89,19 +93,6 @@ class _TrustEstimator(BaseEstimator):
         options |= {"likelihood": self.LIKELIHOOD, "seed": seed}
         options["groups"] = None if groups is None else groups[~held_out]
         return fit(self.network_, rows(X[~held_out], y[~held_out]), **{"progress": False, **options})
-
-    def _options(self) -> dict[str, Any]:
-        """Those of `trustgp.fit` that are not parameters of the estimator; others are a ValueError."""
-        options = dict(self.fit_options or {})
-        allowed = [name for name in signature(fit).parameters if name not in OWN]
-        if wrong := sorted(set(options) - set(allowed)):
-            raise ValueError(f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}.")
-        return options
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
@@ -118,15 +109,13 @@ class _TrustEstimator(BaseEstimator):
     def _held_out(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
         """Which rows are held out, bool [n]: whole groups, if there are groups."""
         share = self.validation_fraction
-        if share is not None and not 0 <= share < 1:
+        if share is None:
+            share = VALIDATION_SHARE if VALIDATION_SHARE * len(y) >= self.MIN_VALIDATION_ROWS else 0.0
+        if not 0 <= share < 1:
             raise ValueError(f"validation_fraction={share}; it must be between 0 (none) and 1.")
-        if share is None and VALIDATION_SHARE * len(y) < self.MIN_VALIDATION_ROWS:
-            return np.zeros(len(y), dtype=bool)
         units = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
-        count = int(units.max()) + 1
-        order = np.random.default_rng(seed).permutation(count)
-        size = int((VALIDATION_SHARE if share is None else share) * count)
-        return self._keep_classes(np.isin(units, order[:size]), units, y)
+        order = np.random.default_rng(seed).permutation(int(units.max()) + 1)
+        return self._keep_classes(np.isin(units, order[: int(share * len(order))]), units, y)
 
     def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
         return held_out
@@ -164,8 +153,7 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
         """
         checks = {"multi_output": True, "y_numeric": True, "dtype": np.float64, "ensure_min_samples": 2}
         X, y = validate_data(self, X, y, **checks)
-        self.model_ = self._fit(X, y, groups)
-        self._flat = y.ndim == 1
+        self.model_, self._flat = self._fit(X, y, groups), y.ndim == 1
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -249,8 +237,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
 
     def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
         positions = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[positions] != y
-        if unknown.any():
+        if (unknown := self.classes_[positions] != y).any():
             raise ValueError(f"y holds {y[unknown][0]!r}; the classes are {self.labels_.tolist()}.")
         return torch.from_numpy(np.argsort(self.labels_)[positions])
 
@@ -258,8 +245,3 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         """Without the units of classes that would have no training row."""
         missing = np.setdiff1d(y[held_out], y[~held_out])
         return held_out & ~np.isin(units, units[np.isin(y, missing)])
-
-
-def _dtype(network: nn.Module) -> torch.dtype:
-    floating = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return next(floating, torch.get_default_dtype())

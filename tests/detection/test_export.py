@@ -39,7 +39,7 @@ def assert_same(
         torch.testing.assert_close(other.probabilities, one.probabilities, rtol=0, atol=10 * rounding)
         torch.testing.assert_close(other.novelty, one.novelty, rtol=0, atol=rounding)
         assert other.picture_novelty == pytest.approx(one.picture_novelty, abs=rounding)
-        for name in ("df", "_threshold", "_picture_threshold"):
+        for name in ("df", "threshold", "picture_threshold"):
             assert getattr(one, name) == getattr(other, name)
         kinds = [{name: value.dtype for name, value in x.numpy().items()} for x in (one, other)]
         assert kinds[0] == kinds[1]

@@ -71,7 +71,7 @@ def test_an_edge_without_a_finite_interval_is_drawn_to_the_end_of_the_picture(st
 
 
 def test_boxes_above_the_models_threshold_or_ones_own_are_dashed_and_have_a_warning():
-    limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.15}
+    limits = {"threshold": 0.1, "picture_threshold": 0.2, "picture_novelty": 0.15}
     names = ("rover", "lander")
     for given, threshold in ((some(*NOVELTY), 0.1), (replace(some(*NOVELTY), **limits), None)):
         axes = plots.detections(torch.zeros(3, 64, 64), given, threshold=threshold, names=names)
@@ -88,7 +88,7 @@ def test_boxes_above_the_models_threshold_or_ones_own_are_dashed_and_have_a_warn
 
 
 def test_novel_pictures_have_a_frame_and_a_remark_and_empty_ones_a_remark():
-    limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.9}
+    limits = {"threshold": 0.1, "picture_threshold": 0.2, "picture_novelty": 0.9}
     axes = plots.detections(torch.zeros(3, 64, 64), replace(some(0.02), **limits))
     assert len(by_name(axes, "picture")) == 1
     assert texts(axes)[0] == "\N{WARNING SIGN} novel picture 0.90"

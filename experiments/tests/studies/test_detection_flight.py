@@ -39,7 +39,7 @@ def found(*novelty: float, picture: float = 0.01) -> Detections:
     k = len(novelty)
     box, score = torch.tensor([[10.0, 12.0, 30.0, 40.0]]).repeat(k, 1), torch.tensor(novelty)
     std, chances = torch.ones(k, 4), torch.full((k, 3), 1 / 3)
-    kinds, limits = torch.zeros(k, dtype=torch.int64), {"_threshold": 0.1, "_picture_threshold": 0.1}
+    kinds, limits = torch.zeros(k, dtype=torch.int64), {"threshold": 0.1, "picture_threshold": 0.1}
     return Detections(box, std, kinds, chances[:, 0], chances, score, picture_novelty=picture, **limits)
 
 

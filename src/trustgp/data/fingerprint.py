@@ -49,8 +49,7 @@ def _printed(module: nn.Module) -> str:
     return re.sub(r"affine=(True|False)", rf"\g<0>, bias={module.bias is not None}", printed)
 
 
-PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""From fine to coarse."""
+PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # from fine to coarse
 
 
 def weights_fingerprints(network: nn.Module) -> dict[str, str]:

@@ -33,8 +33,13 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
     embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
     if embeds and not tensor.is_floating_point():
         return tensor.long()
+    return tensor.to(float_dtype(network))
+
+
+def float_dtype(network: nn.Module) -> torch.dtype:
+    """Of its first parameter of real numbers; torch's default where it has none."""
     floats = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return tensor.to(next(floats, torch.get_default_dtype()))
+    return next(floats, torch.get_default_dtype())
 
 
 def _table(frame: Any) -> np.ndarray:

@@ -22,8 +22,7 @@ class Budget:
         return "no limit" if self.size is None else size_text(self.size)
 
 
-BudgetText = int | str | Budget | None
-"""A budget as a user may write it."""
+BudgetText = int | str | Budget | None  # a budget as a user may write it
 
 
 def parse_budget(value: BudgetText, *, name: str) -> Budget:

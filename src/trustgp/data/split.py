@@ -54,12 +54,10 @@ def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
 def _held_groups(groups: Tensor, seed: int) -> Tensor:
     """Groups in random order until a tenth of the rows is reached, never all of them."""
     count = int(groups.max()) + 1
-    sizes = torch.bincount(groups, minlength=count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    totals = torch.bincount(groups)[order].cumsum(0)
     wanted = min(MAX_HELD_OUT, len(groups) // HELD_OUT_EVERY)
-    totals = sizes[order].cumsum(0)
-    number = min(int((totals < wanted).sum()) + 1, count - 1)
-    return torch.isin(groups, order[:number])
+    return torch.isin(groups, order[: min(int((totals < wanted).sum()) + 1, count - 1)])
 
 
 def check_groups(groups: Any, rows: Rows) -> Tensor | None:

@@ -138,9 +138,8 @@ def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
 
 def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) -> None:
     """Raise unless the file is of one of these kinds, and of a version that is read here."""
-    kind, version = metadata["format"], metadata["version"]
+    kind, version, wanted = metadata["format"], metadata["version"], "' or '".join(kinds)
     if kind not in kinds:
-        wanted = "' or '".join(kinds)
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
     if not OLDEST_VERSION <= version <= VERSION:
         writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 (fit again), or damaged"
@@ -168,9 +167,7 @@ class Reader:
     """Takes tensors out of a table one by one, and checks each; what is left over is an error."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
-        self._tensors = tensors
-        self._left = set(tensors)
-        self._where = where
+        self._tensors, self._left, self._where = tensors, set(tensors), where
         self.recast: dict[torch.dtype, torch.dtype] = {}  # what is taken, by what is asked for, and made that
 
     def take(self, name: str, dtype: torch.dtype | None, *shape: int | None) -> Tensor:
@@ -185,8 +182,7 @@ class Reader:
         sizes = zip(shape, value.shape, strict=False)
         fits = value.ndim == len(shape) and all(want in (None, have) for want, have in sizes)
         self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
-        finite = not value.is_floating_point() or torch.isfinite(value)
-        self.require(finite, name, "holds NaN or infinity")
+        self.require(not value.is_floating_point() or torch.isfinite(value), name, "holds NaN or infinity")
         return value
 
     def matching(self, prefix: str) -> list[str]:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
     """Mixed precision switched off: an error bar is that of the network in the precision it has."""
-    enabled = torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if enabled else nullcontext()
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @contextmanager
 def plain_modes() -> Iterator[None]:
     """Neither mixed precision nor inference mode, in which no tensor that is made can have a gradient."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        for device in ("cpu", "cuda"):
-            stack.enter_context(without_autocast(device))
+    with torch.inference_mode(False), without_autocast("cpu"), without_autocast("cuda"):
         yield

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from .frames import frame_tensor, is_frame
 
-Inputs = Any
-"""A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
+Inputs = Any  # a tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension
 
 
 def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = Tensor) -> Inputs:

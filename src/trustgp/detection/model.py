@@ -82,7 +82,7 @@ class DetectionModel(FittedModel):
         limits = [ReferenceScores.of(scores, None).threshold for scores in held_out]
         if fitted is not None:
             limits = [float(fitted.threshold), _limit(state.held_pictures, float(fitted.false_alarm))]
-        return {"df": float(state.edges.df), "_threshold": limits[0], "_picture_threshold": limits[1]}
+        return {"df": float(state.edges.df), "threshold": limits[0], "picture_threshold": limits[1]}
 
     def _predict(self, detector: Detector, images: Tensor, outputs: DetectorOutputs) -> list[Detections]:
         state, shared = self.state, self._shared
@@ -148,7 +148,7 @@ class DetectionModel(FittedModel):
 
     def export_source(self) -> DetectorSource:
         """For `trustgp.export_onnx` and `trustgp.compile`."""
-        limits = self._shared["_threshold"], self._shared["_picture_threshold"]
+        limits = self._shared["threshold"], self._shared["picture_threshold"]
         return DetectorSource(self.state, limits, lambda state, images: type(self)(state).predict(images))
 
     def watch(self) -> DetectionRunner:

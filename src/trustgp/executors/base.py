@@ -47,8 +47,7 @@ class Executor(Protocol):
 
 
 class WorkerLostError(RuntimeError):
-    """Workers died, and their tasks were retried as often as allowed; `positions` are those of tasks without
-    a result."""
+    """Workers died more often than tasks are retried; `positions` are those of tasks without a result."""
 
     def __init__(self, message: str, positions: Sequence[int]) -> None:
         super().__init__(message)

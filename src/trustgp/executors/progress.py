@@ -32,16 +32,9 @@ class Reporter:
         self._console, self._enabled = console, enabled and console.is_terminal
         self._open: dict[int, Any] = {}  # the items of each open bar
         self.position = ""  # the current stage, and how far it is; empty between two
-        self._progress = bars.Progress(
-            bars.TextColumn("{task.description:<22}"),
-            bars.BarColumn(),
-            bars.MofNCompleteColumn(),
-            RowsColumn(),
-            bars.TimeElapsedColumn(),
-            bars.TimeRemainingColumn(),
-            console=console,
-            disable=not self._enabled,
-        )
+        columns = bars.TextColumn("{task.description:<22}"), bars.BarColumn(), bars.MofNCompleteColumn()
+        times = RowsColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+        self._progress = bars.Progress(*columns, *times, console=console, disable=not self._enabled)
 
     def log(self, text: str) -> None:
         """A line for the user; always in the log, on the screen only where there are bars."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.user_warnings import optional_package
-from .base import Threads, Work, WorkerLostError
+from .base import Threads, Work, WorkerLostError, usable_cores
 from .pickling import cached_function, pack, sendable
 
 
@@ -65,9 +65,7 @@ class Ray:
             return
         ray, (parts, devices) = self._connected(), pack(function)
         if "cuda" in devices and not self.gpus:
-            advice = (
-                'pass Ray(gpus=0.25), which puts four tasks on each GPU, or fit on the CPU (device="cpu")'
-            )
+            advice = 'pass Ray(gpus=0.25), with four tasks on each GPU, or fit on the CPU (device="cpu")'
             raise ValueError(f"the network is on a GPU, but gpus=0 gives the tasks none; {advice}.")
         shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in parts])
         solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
@@ -108,16 +106,14 @@ class Ray:
         missing = 'trustgp.executors.Ray needs the package ray: pip install "trustgp[ray]".'
         ray = optional_package("ray", missing)
         if not ray.is_initialized():
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            options: dict[str, Any] = {"address": self.address}
             if threading.current_thread() is not threading.main_thread():
                 # the processes that Ray starts end with the thread that started them, and this one with them
                 raise RuntimeError("Ray must start in the main thread; call ray.init() there before the fit.")
             if self.address is None and "RAY_ADDRESS" not in os.environ:
-                # another executor may ask for more workers later
-                cores = max(self._workers or 1, Threads().workers)
-                ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-            else:
-                ray.init(address=self.address, **quiet)
+                cores = max(self._workers or 1, usable_cores())  # another executor may need more later
+                options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         return ray
 
 

@@ -90,7 +90,7 @@ class ExportedDetector:
         select = {"threshold": facts.confidence_threshold, "suppression": facts.suppression}
         given = (answers[name] for name in ("confidence", "labels", "boxes"))
         image, query = select_detections(*given, most=facts.most, **select)
-        limits = {"_threshold": facts.novelty_threshold, "_picture_threshold": facts.picture_threshold}
+        limits = {"threshold": facts.novelty_threshold, "picture_threshold": facts.picture_threshold}
         chosen = [[array[i, query[image == i]] for array in arrays] for i in range(len(pictures))]
         each = zip(chosen, answers["valid"].tolist(), answers["picture_novelty"].tolist(), strict=True)
         return [Detections(*c, valid=v, picture_novelty=p, df=facts.df, **limits) for c, v, p in each]

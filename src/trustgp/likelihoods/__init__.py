@@ -8,12 +8,6 @@ from .regression import Regression
 KINDS = {kind.__name__: kind for kind in (Regression, Classification, PaperRegression, PaperClassification)}
 
 __all__ = [
-    "KINDS",
-    "Calibrations",
-    "Classification",
-    "Likelihood",
-    "PaperClassification",
-    "PaperRegression",
-    "Regression",
-    "Shape",
-]
+    "KINDS", "Calibrations", "Classification", "Likelihood", "PaperClassification", "PaperRegression",
+    "Regression", "Shape",
+]  # fmt: skip

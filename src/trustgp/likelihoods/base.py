@@ -18,10 +18,8 @@ from .prediction import Prediction
 
 FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
 PREFIX = "novelty."  # of the tensors of a file
-Mixes = list[tuple[Tensor, Tensor]]
-"""Weights of the outputs in each kernel, and the outputs that its experts serve."""
-Calibrations = tuple[Any, ...]
-"""The calibrations of a likelihood: frozen dataclasses of float64 tensors, saved with the model."""
+Mixes = list[tuple[Tensor, Tensor]]  # of each kernel: weights of the outputs, and those its experts serve
+Calibrations = tuple[Any, ...]  # of a likelihood: frozen dataclasses of float64 tensors, saved with the model
 
 
 @dataclass(frozen=True)

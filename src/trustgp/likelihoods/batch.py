@@ -31,7 +31,14 @@ class Batch:
     def __getitem__(self, index: Any) -> Self:
         """A subset of rows: an integer, a slice, a mask [n] of booleans, or integers [k] in any order."""
         rows = row_index(index, len(self))
-        return self._changed(lambda _, value: _picked(value, rows))
+
+        def picked(_: str, value: Tensor) -> Tensor:
+            place = rows.to(value.device) if isinstance(rows, Tensor) else rows
+            if value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0:  # stays an expanded view
+                return value[:, :1][place].expand(-1, value.shape[1])
+            return value[place]
+
+        return self._changed(picked)
 
     def __iter__(self) -> Iterator[Self]:
         """Row by row, each a batch of one."""
@@ -60,8 +67,9 @@ class Batch:
 
     def numpy(self) -> dict[str, np.ndarray]:
         """Arrays by name, copied; without fields that are None."""
-        values = {name: value for name in self.ARRAYS if (value := getattr(self, name)) is not None}
-        return {name: _array(value) for name, value in values.items()}
+        values = {name: value.detach() for name in self.ARRAYS if (value := getattr(self, name)) is not None}
+        wide = {k: v.float() if v.dtype == torch.bfloat16 else v for k, v in values.items()}  # as NumPy has
+        return {name: value.cpu().numpy().copy() for name, value in wide.items()}
 
     def __repr__(self) -> str:
         header, *lines = self[:SHOWN].cpu()._lines()
@@ -102,31 +110,17 @@ def row_index(index: Any, n: int) -> slice | Tensor:
     if isinstance(index, (tuple, str)):
         raise TypeError(f"index {index!r}; {ALLOWED}")
     rows = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    shape = tuple(rows.shape)
     if rows.dtype == torch.bool:
-        if rows.shape != (n,):
-            raise IndexError(
-                f"a mask of shape {tuple(rows.shape)} for {n} rows; it needs one entry for each."
-            )
+        if shape != (n,):
+            raise IndexError(f"a mask of shape {shape} for {n} rows; it needs one entry for each.")
         return rows.nonzero().flatten()
     if not rows.numel():
         return torch.zeros(0, dtype=torch.int64)
     if rows.is_floating_point() or rows.is_complex() or rows.ndim > 1:
-        raise TypeError(f"an index of shape {tuple(rows.shape)} and {rows.dtype}; {ALLOWED}")
+        raise TypeError(f"an index of shape {shape} and {rows.dtype}; {ALLOWED}")
     rows = rows.reshape(-1).long()
     least, most = int(rows.min()), int(rows.max())
     if least < -n or most >= n:
         raise IndexError(f"row {most if most >= n else least} of {n}; rows are counted from 0.")
     return rows
-
-
-def _picked(value: Tensor, rows: slice | Tensor) -> Tensor:
-    """Rows of a tensor; an expanded column stays a view."""
-    rows = rows.to(value.device) if isinstance(rows, Tensor) else rows
-    if value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0:
-        return value[:, :1][rows].expand(-1, value.shape[1])
-    return value[rows]
-
-
-def _array(value: Tensor) -> np.ndarray:
-    value = value.float() if value.dtype == torch.bfloat16 else value  # unknown to NumPy
-    return value.detach().cpu().numpy().copy()

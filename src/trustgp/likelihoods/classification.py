@@ -1,6 +1,6 @@
 r"""Classification: targets are class numbers, outputs are logits, the loss is cross entropy.
 
-The experts learn one combination u of the logits (see `Classification.blend`) from the pseudo-targets
+The experts learn one combination u of the logits (see `output_combination`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
 same for all logits of a row. It sets the temperature, :math:`p = \mathrm{softmax}(z / T)` with
 :math:`T = \sqrt{T_0^2 + \lambda v}`, and is, with its share of the prior variance, the row's novelty
@@ -53,8 +53,7 @@ class Classification(Likelihood):
                 f"{name} labels are {targets.dtype}; class numbers are needed. Soft labels are not "
                 "supported; whole numbers: pass labels.long()."
             )
-        last = max(2, num_outputs) - 1
-        labels = targets.flatten()
+        last, labels = max(2, num_outputs) - 1, targets.flatten()
         wrong = ((labels < 0) | (labels > last)).nonzero().flatten()
         if len(wrong):
             reason = f"the network has {f'{num_outputs} logits' if num_outputs > 1 else 'one logit'}"
@@ -67,8 +66,7 @@ class Classification(Likelihood):
     def warn(self, num_outputs: int, targets: Tensor) -> None:
         """Warn of classes without training rows."""
         counts = torch.bincount(targets.flatten().long(), minlength=max(2, num_outputs))
-        absent = (counts == 0).nonzero().flatten().tolist()
-        if absent:
+        if absent := (counts == 0).nonzero().flatten().tolist():
             names = ", ".join(map(str, absent[:MAX_NAMED])) + (", ..." if len(absent) > MAX_NAMED else "")
             warn_user(
                 f"{len(absent)} of {len(counts)} classes have no training row ({names}): their "
@@ -121,20 +119,12 @@ class Classification(Likelihood):
         return ClassCalibrationRows(outputs, labels, variance, raw.expert[:, 0], novelty)
 
     def calibrate(
-        self,
-        rows: ClassCalibrationRows | None,
-        shape: Shape,
-        targets: Tensor | None,
-        *,
-        seen: bool = False,
-        far: Any = None,
+        self, rows: ClassCalibrationRows | None, shape: Shape, targets: Any, *, seen: bool = False, **_: Any
     ) -> Learnt:
         """The temperature and the medians of the novelty; the training targets are not used."""
-        experts = shape.experts[0]
+        experts, local = shape.experts[0], len(shape.experts) == 1  # else a row has several experts
         if rows is None:
             return Temperature.default(experts), UsualNovelty.default()
-        # with a kernel for each output a row has several experts
-        local = len(shape.experts) == 1
         return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(rows)
 
     def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
@@ -160,8 +150,8 @@ class Classification(Likelihood):
     ) -> ClassPrediction:
         """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
         measures = self.measures(raw)
-        temperature, usual = moved(calibrations, lambda tensor: tensor.to(measures.device))
-        score = self.score(measures, (temperature, usual))
+        calibrations = moved(calibrations, lambda tensor: tensor.to(measures.device))
+        score = self.score(measures, calibrations)
         spread = raw.epistemic.to(wide(outputs.dtype))
         # one variance for all logits of a row: an expanded view
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
@@ -172,7 +162,7 @@ class Classification(Likelihood):
             aleatoric=nothing,
             excess=nothing,
             **common_fields(outputs, raw, score, valid, reference),
-            temperature=temperature(measures[:, 0], raw.expert[:, 0]),
+            temperature=calibrations[0](measures[:, 0], raw.expert[:, 0]),
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -31,10 +31,10 @@ class Detections(Batch):
     novelty: Tensor
     # False where the picture, or the detector's output, is not finite: there are no detections.
     valid: bool = True
-    _threshold: float | None = field(default=None, repr=False)
+    threshold: float | None = None  # the model's, of the novelty; None: it has none
     picture_novelty: float = 0.0  # the same of the whole picture, also without detections
     df: float = math.inf  # degrees of freedom of the edges' errors; infinite: they are normal
-    _picture_threshold: float | None = field(default=None, repr=False)
+    picture_threshold: float | None = None  # the model's, of the picture's novelty; None: it has none
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,31 +47,21 @@ class Detections(Batch):
     @property
     def is_novel(self) -> Tensor:
         """Whether the novelty lies above the model's threshold, bool, [k]; see `Prediction.is_novel`."""
-        return above(self.novelty, self._threshold)
-
-    @property
-    def threshold(self) -> float | None:
-        """The model's, of the novelty; None: it has none."""
-        return self._threshold
+        return above(self.novelty, self.threshold)
 
     @property
     def picture_is_novel(self) -> bool:
         """Whether the picture's novelty lies above the threshold for pictures."""
-        if self._picture_threshold is None:
+        if self.picture_threshold is None:
             raise ValueError("there are no held-out pictures to compare with; fit with `validation=`.")
-        return not self.picture_novelty <= self._picture_threshold
-
-    @property
-    def picture_threshold(self) -> float | None:
-        """The model's, of the picture's novelty; None: it has none."""
-        return self._picture_threshold
+        return not self.picture_novelty <= self.picture_threshold
 
     @property
     def over_threshold(self) -> float:
         """The largest novelty over its threshold, of the detections and of the picture; where there is no
         threshold, the largest novelty itself."""
-        pairs = [(float(new), self._threshold) for new in self.novelty.tolist()]
-        pairs.append((self.picture_novelty, self._picture_threshold))
+        pairs = [(float(new), self.threshold) for new in self.novelty.tolist()]
+        pairs.append((self.picture_novelty, self.picture_threshold))
         return max(new / limit if limit else new for new, limit in pairs)
 
     @property
@@ -87,8 +77,7 @@ class Detections(Batch):
         return 1.0 if math.isinf(self.df) else math.sqrt((self.df - 2.0) / self.df)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of each edge, in pixels, [k, 4] each, that its distribution has `level`
-        between."""
+        """Lower and upper end of each edge, in pixels, [k, 4] each; `level` is the probability between."""
         from scipy.special import ndtri, stdtrit  # half a second to import
 
         check_share("level", level, 0.95)
@@ -110,7 +99,7 @@ class Detections(Batch):
             novelty, entropy, std = (float(each.max()) for each in (self.novelty, self.entropy, self.std))
         values = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
         values["picture"] = self.picture_novelty
-        return values if self._threshold is None else {**values, "novel": int(self.is_novel.sum())}
+        return values if self.threshold is None else {**values, "novel": int(self.is_novel.sum())}
 
     @property
     def _title(self) -> str:

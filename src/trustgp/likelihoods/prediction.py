@@ -36,8 +36,7 @@ def above(score: Tensor, threshold: float | None) -> Tensor:
     return ~(score <= threshold)
 
 
-Later = Any
-"""Another prediction, or a function that returns it; None: there is none."""
+Later = Any  # another prediction, or a function that returns it; None: there is none
 MAX_SHOWN = 4  # outputs in a text
 
 
@@ -67,11 +66,11 @@ class Prediction(Batch):
     rare: Tensor | None = None  # second moment of outliers; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
     share: float = 0.0  # of outliers
-    _score: Tensor | None = field(default=None, repr=False)
-    _threshold: float | None = field(default=None, repr=False)
-    _reference: ReferenceScores | None = field(default=None, repr=False)
-    _corrected: Later = field(default=None, repr=False)
-    _plain: Later = field(default=None, repr=False)
+    _score: Tensor | None = None
+    _threshold: float | None = None
+    _reference: ReferenceScores | None = None
+    _corrected: Later = None
+    _plain: Later = None
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -211,7 +210,7 @@ class Prediction(Batch):
 
     @property
     def _title(self) -> str:
-        outputs = self.mean.shape[1] if self.mean.ndim == 2 else 1
+        outputs = _columns(self.mean).shape[1]
         rows = "1 row" if len(self) == 1 else f"{len(self):,} rows"
         valid = int(self.valid.sum())
         share = "all valid" if valid == len(self) else f"{100 * valid / len(self):.3g} % of them valid"
@@ -225,14 +224,11 @@ class Prediction(Batch):
         shown = range(min(MAX_SHOWN, means.shape[1]))
         more = ["..."] if means.shape[1] > MAX_SHOWN else []
         header = [f"output {c}" if means.shape[1] > 1 else "mean \u00b1 std" for c in shown]
-        pairs = (
-            [f"{float(m[c]):.4g} \u00b1 {float(s[c]):.2g}" for c in shown]
-            for m, s in zip(means, stds, strict=True)
-        )
-        return [
-            ["", *header, *more, "novelty"],
-            *([str(i), *pair, *more, f"{float(self.novelty[i]):.3f}"] for i, pair in enumerate(pairs)),
-        ]
+        lines = [["", *header, *more, "novelty"]]
+        for i, (m, s, novelty) in enumerate(zip(means, stds, self.novelty, strict=True)):
+            pairs = (f"{float(m[c]):.4g} \u00b1 {float(s[c]):.2g}" for c in shown)
+            lines.append([str(i), *pairs, *more, f"{float(novelty):.3f}"])
+        return lines
 
 
 def _columns(values: Tensor) -> Tensor:

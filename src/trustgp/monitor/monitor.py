@@ -132,8 +132,13 @@ class Monitor:
             return self._invalid(str(error))
         if not bool(reading.valid[0]):
             return self._invalid("the network's output or its error bar is not finite for this input")
-        score, std = float(reading.score[0]), reading.std[0]
-        status = self._status(score, reading.uncertainty[0])
+        score, std, uncertainty = float(reading.score[0]), reading.std[0], reading.uncertainty[0]
+        limit = torch.inf if self.limit is None else self.limit
+        above, quiet = not bool((uncertainty <= limit).all()), bool((uncertainty <= self.leave * limit).all())
+        uncertain = self.limit is not None and self._uncertain(above=above, quiet=quiet)
+        # NaN counts as above every level
+        novel = self._novel(above=not score <= self.threshold, quiet=score <= self.leave * self.threshold)
+        status = NOVEL if novel else UNCERTAIN if uncertain else OK
         expert = None if reading.expert is None else tuple(reading.expert[0].tolist())
         quiet = (self._novel if status == NOVEL else self._uncertain).quiet
         fields = {"mean": reading.mean[0], "std": std, "novelty": float(reading.novelty[0]), "score": score}
@@ -171,14 +176,6 @@ class Monitor:
         self._form = form
         form.row(values)  # refuses NaN, which `first_form` replaced by zeros
         return reading
-
-    def _status(self, score: float, uncertainty: Tensor) -> str:
-        """The status of a valid frame; NaN counts as above every level."""
-        novel = self._novel(above=not score <= self.threshold, quiet=score <= self.leave * self.threshold)
-        limit = torch.inf if self.limit is None else self.limit
-        above, quiet = not bool((uncertainty <= limit).all()), bool((uncertainty <= self.leave * limit).all())
-        uncertain = self.limit is not None and self._uncertain(above=above, quiet=quiet)
-        return NOVEL if novel else UNCERTAIN if uncertain else OK
 
     def _invalid(self, reason: str) -> Verdict:
         """An invalid frame is not a quiet one: active alarms restart."""

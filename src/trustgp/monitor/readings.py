@@ -58,8 +58,7 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
     prediction = getattr(model, "predict", model)(inputs)
 
     def field(name: str) -> Tensor | None:
-        mapping = isinstance(prediction, Mapping)
-        value = prediction.get(name) if mapping else getattr(prediction, name, None)
+        value = prediction.get(name) if isinstance(prediction, Mapping) else getattr(prediction, name, None)
         return None if value is None else torch.as_tensor(value).detach().cpu()
 
     mean, variance, novelty = (field(name) for name in NEEDED)
@@ -101,12 +100,17 @@ def find_limits(
         rows_held: Rows | None = getattr(model.memory, "validation", None)
         if rows_held is not None:
             reading = read_prediction(model, rows_held.take(evenly(len(rows_held), MAX_HELD_OUT_ROWS)))
-    if threshold is not None:
-        score = float(threshold)
-    elif rows is not None and reading is not None:
-        score = float(NoveltyThreshold.fit(reading.score, false_alarm).threshold)
-    else:
-        score = _own_threshold(model, false_alarm)
+    stored: Any = threshold
+    if threshold is None and rows is not None and reading is not None:
+        stored = NoveltyThreshold.fit(reading.score, false_alarm).threshold
+    elif threshold is None and isinstance(model, UncertaintyModel):
+        fitted = model.novelty_threshold or NoveltyThreshold.fit(model.held_scores, false_alarm)
+        stored = fitted.threshold
+    elif threshold is None:
+        stored = getattr(model, "metadata", {}).get("threshold", "none")
+    if isinstance(stored, str) and stored == "none":
+        raise ValueError("there is no threshold: pass threshold=, a novelty score, or rows=, familiar rows.")
+    score = float(stored)
     if not score >= 0.0 or math.isinf(score):
         raise ValueError(f"threshold={score}; it must be a finite number of at least 0.")
     if limit is None and reading is not None:
@@ -126,13 +130,3 @@ def _given_limit(std: Any, confidence: float | None) -> Tensor | None:
     if not len(limit) or not bool((limit > 0).all()):
         raise ValueError(f"std={std}; pass one positive number, or one for each output.")
     return limit
-
-
-def _own_threshold(model: Any, false_alarm: float) -> float:
-    if isinstance(model, UncertaintyModel):
-        fitted = model.novelty_threshold or NoveltyThreshold.fit(model.held_scores, false_alarm)
-        return float(fitted.threshold)
-    stored = getattr(model, "metadata", {}).get("threshold", "none")
-    if stored == "none":
-        raise ValueError("there is no threshold: pass threshold=, a novelty score, or rows=, familiar rows.")
-    return float(stored)
