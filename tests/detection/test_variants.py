@@ -2,7 +2,7 @@
 
 import torch
 
-from trustgp.detection.variants import BRIGHTNESS, CONTRAST, VARIANTS, photometric_variants
+from trustgp.detection.picture_pass import BRIGHTNESS, CONTRAST, VARIANTS, photometric_variants
 
 IMAGES = torch.randn(3, 3, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -6,8 +6,7 @@ from ..likelihoods.detections import Detections
 from .adapter import Adapter
 from .coco import coco_scenes
 from .fitting import fit
-from .interop import to_supervision
-from .model import DetectionModel
+from .model import DetectionModel, to_supervision
 from .query_rows import Detection
 from .targets import BoxTargets
 

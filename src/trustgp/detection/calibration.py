@@ -42,11 +42,9 @@ class ClassTemperature:
             return cls(free[0].exp(), 0.1 * free[1].exp())
 
         def loss(free: Tensor) -> Tensor:
-            chances = of(free)(logits, variance)
-            return -chances.gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
+            return -of(free)(logits, variance).gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
 
-        bounds = [(-MAX_LOG_COLD, MAX_LOG), (-MAX_LOG, MAX_LOG)]
-        return of(_best(loss, bounds))
+        return of(_best(loss, [(-MAX_LOG_COLD, MAX_LOG), (-MAX_LOG, MAX_LOG)]))
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,10 @@ class EdgeNoise:
         training, u and w hardly differ. Levels and tails are of the held-out ones.
         """
         if variants is None:
-            return _likeliest(cls, held_out, None)
+            return _likeliest(held_out, None)
         both = EdgeErrors(*concatenate([tuple(vars(part).values()) for part in (held_out, variants)]))
-        powers = _likeliest(cls, both, None)
-        return _likeliest(cls, held_out, (powers.growth, powers.picture))
+        powers = _likeliest(both, None)
+        return _likeliest(held_out, (powers.growth, powers.picture))
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,16 @@ class EdgeErrors:
     picture: Tensor  # w, [m]
 
 
-def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
+def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
     """Under which the errors are likeliest; powers: gamma and delta, None: they are fitted, too."""
-    parts = (given.errors, given.variance, given.picture)
-    errors, variance, picture = (part.detach().cpu().double() for part in parts)
+    errors, variance, picture = (part.detach().cpu().double() for part in vars(given).values())
     typical = errors.square().mean(dim=0).sqrt().clamp_min(MIN_ERROR)
     usual = _log(variance).mean(), _log(picture).mean()  # where a is fitted
 
     def of(free: Tensor) -> EdgeNoise:
         growth, share = (free[5], free[6]) if powers is None else powers
         level = typical * (free[:4] - growth * usual[0] - share * usual[1]).exp()
-        return kind(level, growth, share, 2.0 + 4.0 * free[4].exp())
+        return EdgeNoise(level, growth, share, 2.0 + 4.0 * free[4].exp())
 
     def loss(free: Tensor) -> Tensor:
         noise = of(free)

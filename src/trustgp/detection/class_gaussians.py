@@ -70,46 +70,29 @@ class ClassGaussians:
     @classmethod
     def fit(cls, sums: ClassMoments, held_out: Tensor, labels: Tensor) -> ClassGaussians:
         """From the sums of training rows, and features of held-out rows [k, d] of classes [k]."""
-        prior = _Prior.of(sums)
         held_out = held_out.double().to(sums.total.device)
+        means = sums.total / sums.count.clamp_min(1.0)[:, None]
+        mean = sums.total.sum(dim=0) / sums.count.sum()
+        square = sums.square.sum(dim=0) / sums.count.sum()
+        within = square - (sums.count[:, None] * means).T @ means / sums.count.sum()  # about means of classes
+        rows, between = sums.count[:, None, None], square - torch.outer(mean, mean)  # about that of all
+        common = torch.where(rows > 0, within, between)  # a class without rows is as wide as all together
+        least = MIN_SPREAD * float(mean.square().mean()) + torch.finfo(torch.float64).tiny
+        variance = common.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(least)[:, None, None]
+        centre = (sums.total + PRIOR_ROWS * mean) / (sums.count + PRIOR_ROWS)[:, None]  # m_c
+        cross, eye, width = sums.total[:, :, None] * centre[:, None], torch.eye(len(mean)).to(mean), len(mean)
+        scatter = sums.square - cross - cross.mT + rows * centre[:, :, None] * centre[:, None]
+
+        def spread(weight: float, sphere: float) -> Tensor:  # S_c, [C, d, d]
+            prior = (1.0 - sphere) * common + sphere * variance * eye
+            return (scatter + weight * width * prior) / (rows + weight * width)
 
         def loss(shrinkage: tuple[float, float]) -> float:
-            return _loss(*prior.posterior(sums, *shrinkage), held_out, labels.to(held_out.device))
+            return _loss(centre, spread(*shrinkage), held_out, labels.to(held_out.device))
 
-        centre, spread = prior.posterior(sums, *min(product(WEIGHTS, SPHERES), key=loss))
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(spread)) / spread.shape[-1]
+        best = spread(*min(product(WEIGHTS, SPHERES), key=loss))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(best)) / width
         return cls(centre.float(), torch.linalg.cholesky(inverse).float().contiguous())
-
-
-@dataclass(frozen=True)
-class _Prior:
-    mean: Tensor  # of all rows, [d]
-    within: Tensor  # covariance about the mean of the class, [d, d]
-    between: Tensor  # covariance about the mean of all, [d, d]
-
-    @classmethod
-    def of(cls, sums: ClassMoments) -> _Prior:
-        count = sums.count.clamp_min(1.0)
-        mean = sums.total.sum(dim=0) / sums.count.sum()
-        means = sums.total / count[:, None]
-        square = sums.square.sum(dim=0) / sums.count.sum()
-        within = square - (sums.count[:, None] * means).T @ means / sums.count.sum()
-        return cls(mean, within, square - torch.outer(mean, mean))
-
-    def posterior(self, sums: ClassMoments, weight: float, sphere: float) -> tuple[Tensor, Tensor]:
-        """Means m_c [C, d] and covariances S_c [C, d, d]; a class without rows is as wide as all together."""
-        width, eye = len(self.mean), torch.eye(len(self.mean)).to(self.mean)
-        rows = sums.count[:, None, None]
-        centre = (sums.total + PRIOR_ROWS * self.mean) / (sums.count + PRIOR_ROWS)[:, None]
-        cross = sums.total[:, :, None] * centre[:, None]
-        scatter = sums.square - cross - cross.mT + rows * centre[:, :, None] * centre[:, None]
-        common = torch.where(rows > 0, self.within, self.between)
-        variance = common.diagonal(dim1=1, dim2=2).mean(dim=1)
-        least = MIN_SPREAD * float(self.mean.square().mean()) + torch.finfo(torch.float64).tiny
-        variance = variance.clamp_min(least)
-        common = (1.0 - sphere) * common + sphere * variance[:, None, None] * eye
-        total = rows + weight * width
-        return centre, (scatter + weight * width * common) / total
 
 
 def _loss(centre: Tensor, spread: Tensor, held_out: Tensor, labels: Tensor) -> float:

@@ -135,9 +135,7 @@ def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> di
     for key, value in classes.items():
         if not isinstance(value, int | None):
             what = f"{path}: category {names[key]!r}, id {key!r}, has the class {value!r}; pass labels= with"
-            raise ValueError(
-                f"{what} a number (None: without it) for each, such as detector.config.label2id."
-            )
+            raise ValueError(f"{what} a number (None: omit it) for each, such as detector.config.label2id.")
     return classes
 
 

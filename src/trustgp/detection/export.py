@@ -15,7 +15,6 @@ from ..data.trees import structure
 from ..export.detector_file import ANSWERS, LIKELIHOOD, DetectorFacts
 from ..export.errors import ExportError
 from ..export.metadata import COLUMNS, PREFIX, common
-from ..likelihoods.base import NoveltyThreshold
 from ..likelihoods.detections import Detections
 from .class_gaussians import ClassGaussians
 from .graph import DetectorGraph
@@ -78,9 +77,8 @@ class DetectorSource:
             novelty_threshold=self.limits[0],
             picture_threshold=self.limits[1],
         )
-        threshold: NoveltyThreshold | None = state.threshold
         table = {
-            **common(network_fingerprint(state.network), threshold, date),
+            **common(network_fingerprint(state.network), state.threshold, date),
             "likelihood": LIKELIHOOD,
             "detector": type(state.network).__name__,
             "training_rows": str(state.rows),

@@ -72,11 +72,8 @@ def fit(
         if validation is not None:
             streams["validation"] = SceneStream(validation, watched, name="validation")
         _check_streams(streams, watched)
-        held_out = {name: 1 if name == "validation" else None for name in streams}
-        held_out = held_out if validation is not None else {"pictures": HELD_OUT_EVERY}
-        passes = {
-            n: PicturePass(watched, settings, HeldOut(held_out[n], s.total)) for n, s in streams.items()
-        }
+        every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
+        passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
         with locked(folder), reporting(enabled=progress) as report:
             store = None
             if folder is not None:

@@ -33,8 +33,8 @@ class DetectorGraph(nn.Module):
         self.network, self.state, self.detector = state.network, state, state.detector
         place = self.detector.place
         experts = [ClassExpert(state.classes, label).to(place) for label in range(len(state.classes.centre))]
-        centre = experts[0].centre
-        self.by_class = StackedExperts(experts) if plain else one_of(experts, [centre], plain=False)
+        stacked = StackedExperts(state.classes, slice(None)).to(place)
+        self.by_class = stacked if plain else one_of(experts, [experts[0].centre], plain=False)
         self.by_picture = ClassExpert(state.pictures, 0).to(place)
 
     @torch.no_grad()
@@ -71,12 +71,12 @@ class DetectorGraph(nn.Module):
 
 
 class ClassExpert(nn.Module):
-    """One class of `ClassGaussians`: u of features [..., d], in the precision of the network."""
+    """One class of `ClassGaussians`, or several: u of features [..., d], in the precision of the network."""
 
     centre: Tensor  # m_c [..., d]
     root: Tensor  # R_c [..., d, d]
 
-    def __init__(self, gaussians: ClassGaussians, label: int) -> None:
+    def __init__(self, gaussians: ClassGaussians, label: int | slice) -> None:
         super().__init__()
         self.register_buffer("centre", gaussians.centre[label].clone())
         self.register_buffer("root", gaussians.root[label].clone())
@@ -87,18 +87,10 @@ class ClassExpert(nn.Module):
         return ((white * white).sum(dim=(-2, -1)),)
 
 
-class StackedExperts(nn.Module):
-    """The experts of all classes for rows of any class; a compiler sums without storing [m, d, d] numbers."""
+class StackedExperts(ClassExpert):
+    """Those of all classes for rows of any class; a compiler sums without storing [m, d, d] numbers."""
 
-    centre: Tensor  # m [C, d]
-    root: Tensor  # R [C, d, d]
-
-    def __init__(self, experts: list[ClassExpert]) -> None:
-        super().__init__()
-        self.register_buffer("centre", torch.stack([one.centre for one in experts]))
-        self.register_buffer("root", torch.stack([one.root for one in experts]))
-
-    def forward(self, labels: Tensor, features: Tensor) -> tuple[Tensor]:
+    def forward(self, labels: Tensor, features: Tensor) -> tuple[Tensor]:  # pyright: ignore
         """u [m] of rows [m, d] and their classes [m]."""
         away = features - self.centre[labels]
         white = (away[:, :, None] * self.root[labels]).sum(dim=1)

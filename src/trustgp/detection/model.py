@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.quantities import size_text
+from ..data.user_warnings import optional_package
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detections import Detections
@@ -81,7 +83,10 @@ class DetectionModel(FittedModel):
         held_out = (state.held_scores, state.held_pictures)
         limits = [ReferenceScores.of(scores, None).threshold for scores in held_out]
         if fitted is not None:
-            limits = [float(fitted.threshold), _limit(state.held_pictures, float(fitted.false_alarm))]
+            limits[0] = float(fitted.threshold)
+            with suppress(ValueError):  # pictures are too few for it
+                rate = float(fitted.false_alarm)
+                limits[1] = float(NoveltyThreshold.fit(state.held_pictures, rate).threshold)
         return {"df": float(state.edges.df), "threshold": limits[0], "picture_threshold": limits[1]}
 
     def _predict(self, detector: Detector, images: Tensor, outputs: DetectorOutputs) -> list[Detections]:
@@ -173,9 +178,13 @@ class DetectionModel(FittedModel):
         return "\n".join([type(self).__name__, *(f"  {name}: {fact}" for name, fact in facts.items())])
 
 
-def _limit(scores: Tensor, false_alarm: float) -> float | None:
-    """The threshold of pictures for so many false alarms; None: there are too few."""
-    try:
-        return float(NoveltyThreshold.fit(scores, false_alarm).threshold)
-    except ValueError:
-        return ReferenceScores.of(scores, None).threshold
+def to_supervision(detections: Detections) -> Any:
+    """The detections of a picture as `supervision.Detections`, for its annotators, trackers and metrics.
+
+    Boxes, labels and confidence are the detector's own; `data` holds "novelty" [k] and "std" [k, 4], that of
+    each edge in pixels. It needs `pip install "trustgp[supervision]"`.
+    """
+    missing = 'supervision is not installed; try: pip install "trustgp[supervision]"'
+    own, supervision = detections.numpy(), optional_package("supervision", missing)
+    boxes = {"xyxy": own["boxes"], "confidence": own["confidence"], "class_id": own["labels"]}
+    return supervision.Detections(**boxes, data={"novelty": own["novelty"], "std": own["std"]})

@@ -59,12 +59,8 @@ class PassCheckpoint:
                 table |= {f"{part}.{one.name}": getattr(joined, one.name) for one in fields(joined)}
                 table[f"{part}.errors"] = joined.errors.nan_to_num(0.0)  # labels tell which match nothing
         text = {"fingerprint": self.fingerprint, "done": made.done, "mixed": made.mixed, "size": made.size}
-        write(
-            self.folder / f"pass-{name}.trustgp",
-            kind=KIND,
-            text=text,
-            tensors=table or {"none": torch.zeros(1)},
-        )
+        table = table or {"none": torch.zeros(1)}
+        write(self.folder / f"pass-{name}.trustgp", kind=KIND, text=text, tensors=table)
         self.written = time.monotonic()
 
     def resume(self, name: str, made: PicturePass) -> None:

@@ -14,10 +14,12 @@ from .class_gaussians import ClassMoments
 from .pictures import by_size
 from .query_rows import Detection, QueryRows, labelled_rows
 from .scenes import Scene
-from .variants import photometric_variants
 
 CHUNK = 64  # pictures that are in memory at a time
 MAX_VARIED = 500  # held-out pictures that have photometric variants
+BRIGHTNESS = (-0.75, 0.75)  # shifts, in standard deviations of the picture
+CONTRAST = (0.5, 1.5)  # factors
+VARIANTS = len(BRIGHTNESS) + len(CONTRAST)
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,12 @@ def chunked(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:
     """Lists of `CHUNK` pictures each."""
     while chunk := list(islice(scenes, CHUNK)):
         yield chunk
+
+
+def photometric_variants(images: Tensor) -> list[Tensor]:
+    """Pictures [n, channels, height, width] made darker, brighter, and of less and more contrast: objects
+    stay where they are, and the error bars of boxes are fitted to them, too."""
+    spread = images.std(dim=(2, 3), keepdim=True, correction=0)  # of each channel
+    middle = images.mean(dim=(2, 3), keepdim=True)
+    shifted = [images + shift * spread for shift in BRIGHTNESS]
+    return shifted + [middle + times * (images - middle) for times in CONTRAST]

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ..data.trees import concatenate
 from ..math.calibration import check_share
-from ..metrics.boxes import corners, generous_overlaps, overlaps
-from ..metrics.selection import select_detections
+from ..metrics.boxes import corners, generous_overlaps, overlaps, select_detections
 from .adapter import Adapter, Detector
 from .targets import BoxTargets
 
@@ -86,7 +85,7 @@ def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, T
     probabilities [n, Q, C] and boxes, centre and size, [n, Q, 4]."""
     best, labels = chances.max(dim=2)
     limits = {"threshold": settings.threshold, "most": settings.most}
-    return select_detections(best, labels, corners(boxes), **limits, suppression=settings.adapter.suppression)
+    return select_detections(best, labels, corners(boxes), **limits, suppress=settings.adapter.suppression)
 
 
 def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: float) -> tuple[Tensor, Tensor]:

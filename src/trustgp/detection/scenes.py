@@ -16,9 +16,7 @@ from .targets import LISTS, BoxTargets, as_targets, is_annotations
 
 Size = tuple[int, int]
 Part = tuple[Pictures, list[BoxTargets | None]]  # pictures and the targets of each
-SOURCES = (
-    "(images, targets), a Hugging Face processor's mapping, or a Dataset or DataLoader of them is needed."
-)
+SOURCES = "(images, targets), a Hugging Face processor's mapping, or a Dataset or DataLoader of them"
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _pair(given: Any, name: str, foreign: bool) -> tuple[Any, Any]:
     if foreign and (isinstance(given, Tensor | Mapping) or tensors):  # a TensorDataset has rows of one
         return given[0] if tensors and len(given) == 1 else given, None
     if not isinstance(given, LISTS) or len(given) < 2:
-        raise ValueError(f"{name} has a {type(given).__name__}; {SOURCES}")
+        raise ValueError(f"{name} has a {type(given).__name__}; {SOURCES} is needed.")
     return given[0], given[1]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.tensor_file import ArtifactError
 from ..likelihoods.base import NoveltyThreshold
 from ..likelihoods.detections import Detections
-from ..metrics.selection import select_detections
+from ..metrics.boxes import select_detections
 
 LIKELIHOOD = "Detection"  # in the metadata of such a file
 ABSENT = "none"
@@ -87,7 +87,7 @@ class ExportedDetector:
             return []
         answers = {name: torch.as_tensor(value) for name, value in self.run(pictures).items()}
         facts, arrays = self.facts, [answers[name] for name in Detections.ARRAYS]
-        select = {"threshold": facts.confidence_threshold, "suppression": facts.suppression}
+        select = {"threshold": facts.confidence_threshold, "suppress": facts.suppression}
         given = (answers[name] for name in ("confidence", "labels", "boxes"))
         image, query = select_detections(*given, most=facts.most, **select)
         limits = {"threshold": facts.novelty_threshold, "picture_threshold": facts.picture_threshold}

@@ -1,4 +1,4 @@
-"""Boxes: how much two of them overlap."""
+"""Boxes: how much two of them overlap, and which of them are detections."""
 
 from __future__ import annotations
 
@@ -49,3 +49,28 @@ def area(size: Tensor) -> Tensor:
     """Width times height, shape [..., 2] to [...]; not `prod`, whose gradient waits for the device."""
     width, height = size.clamp_min(0).unbind(dim=-1)
     return width * height
+
+
+def select_detections(
+    confidence: Tensor, labels: Tensor, boxes: Tensor, *, threshold: float, most: int, suppress: float | None
+) -> tuple[Tensor, Tensor]:
+    """Picture and query of each detection, the most confident of a picture first, int64, [m] each.
+
+    From confidence [n, Q] in the likeliest class of each query, that class, int64, [n, Q], and boxes: left,
+    top, right, bottom in any unit, [n, Q, 4]. A picture has at most `most` detections, of at least the
+    `threshold`. Of two boxes of one class that overlap by more than `suppress` the less confident is
+    dropped; None: none is.
+    """
+    order = confidence.argsort(dim=1, descending=True, stable=True)
+    image, place = (confidence.gather(1, order) >= threshold).nonzero(as_tuple=True)
+    query = order[image, place]
+    if suppress is not None:  # a box stays unless a more confident one of its class and picture is its rival
+        own, kind = boxes[image, query], labels[image, query]
+        rival = (kind[:, None] == kind) & (image[:, None] == image) & (overlaps(own, own) > suppress)
+        rival, left = rival.cpu().tril(-1), torch.ones(len(own), dtype=torch.bool)
+        for row in range(len(own)):
+            left[row] = not bool((rival[row] & left).any())
+        image, query = image[left.to(image.device)], query[left.to(image.device)]
+    first = torch.searchsorted(image, torch.arange(len(confidence), device=image.device))
+    few = torch.arange(len(image), device=image.device) - first[image] < most
+    return image[few], query[few]

@@ -170,15 +170,26 @@ def _foreign(
         what = f"ood is a {type(ood).__name__}, but predictions were given and no model"
         raise TypeError(f"{what}; pass a Prediction of the foreign rows, or (Prediction, targets).")
     else:
-        rows = _read_tensors(ood, getattr(model, "network", None), unpack)
-        source, targets = _foreign_rows(rows, familiar)
+        source, targets = _foreign_rows(ood, familiar, getattr(model, "network", None), unpack)
     if targets is not None and targets.shape[1] != outputs:
         raise ValueError(f"ood has {targets.shape[1]} targets a row but data has {outputs}; they must agree.")
     return source, targets
 
 
-def _foreign_rows(given: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
+def _foreign_rows(
+    source: Any, inputs: Inputs, network: nn.Module | None, unpack: Unpack | None
+) -> tuple[Inputs, Tensor | None]:
     """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
+    if is_stream(source):
+        loader, _ = batches_of(source, CHUNK_ROWS)
+        pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
+        batches = [as_inputs(batch, network) for batch in pairs]
+        if not batches:
+            raise ValueError("ood holds no rows.")
+        given: Any = concatenate(batches)
+    else:
+        rows = isinstance(source, Rows)
+        given = (source.inputs, source.targets) if rows else as_inputs(source, network)
     wanted = structure(inputs)
     if structure(given) == wanted:
         given = (given,)
@@ -193,17 +204,3 @@ def _foreign_rows(given: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]
         if own.ndim == other.ndim == 2 and own.shape[1] != other.shape[1]:
             raise ValueError(f"ood inputs have {other.shape[1]} columns but those of data {own.shape[1]}.")
     return given[0], targets
-
-
-def _read_tensors(source: Any, network: nn.Module | None, unpack: Unpack | None) -> Inputs:
-    """All that a source of rows gives, targets or none."""
-    if isinstance(source, Rows):
-        return source.inputs, source.targets
-    if not is_stream(source):
-        return as_inputs(source, network)
-    loader, _ = batches_of(source, CHUNK_ROWS)
-    pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
-    batches = [as_inputs(batch, network) for batch in pairs]
-    if not batches:
-        raise ValueError("ood holds no rows.")
-    return concatenate(batches)

@@ -24,10 +24,8 @@ MAX_NUMBERED = 40  # experts; more numbers would hide the rows
 def draw_band(
     axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
 ) -> None:
-    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending.
-
-    The `label` is that of the band, `line` that of the line.
-    """
+    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending; `label` is
+    that of the band, `line` that of the line."""
     place, centre, width = (numbers(values) for values in (x, mean, half))
     style = {"color": colour, "alpha": 0.2, "linewidth": 0, "label": label or None}
     axes.fill_between(place, centre - width, centre + width, **style)
@@ -73,9 +71,8 @@ def draw_histograms(
 ) -> None:
     """Histograms of samples [n] by name, not negative, on a logarithmic scale, each of area one.
 
-    Zeros have no place on such a scale: they are counted at the left end, with the smallest number that is
-    not zero. Infinite ones are counted at the right end. The bins reach from the smallest to
-    the largest of all samples.
+    Zeros have no place on such a scale: they are counted at the left end, with the smallest number above
+    zero, infinite ones at the right end. The bins reach from the smallest to the largest of all samples.
     """
     values = {name: numbers(sample) for name, sample in samples.items()}
     for name, sample in values.items():
@@ -98,8 +95,7 @@ def draw_bars(
     axes: Any, groups: Sequence[str], series: Mapping[str, Any], *, colours: Sequence[str] = PALETTE
 ) -> None:
     """Horizontal bars; the series, by name, have one number for each group, the first group on top."""
-    thick = 0.8 / len(series)
-    rows = np.arange(len(groups))
+    thick, rows = 0.8 / len(series), np.arange(len(groups))
     for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
         offset = (number - (len(series) - 1) / 2) * thick
         axes.barh(rows + offset, values, height=0.9 * thick, color=colour, alpha=0.85, label=name)

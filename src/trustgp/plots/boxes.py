@@ -59,8 +59,7 @@ def detections(
     axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], title=title or "")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    engine = axes.figure.get_layout_engine()
-    if engine is not None:
+    if (engine := axes.figure.get_layout_engine()) is not None:
         engine.execute(axes.figure)  # now: the size of labels depends on it
     limit = detections.threshold if threshold is None else threshold
     labels = [label_of(detections, k, names=names, threshold=limit) for k in range(len(detections))]
@@ -142,10 +141,9 @@ def _draw_box(
     path = Path.make_compound_path(*(Path(ring, closed=True) for ring in rings))
     axes.add_patch(PathPatch(path, facecolor=colour, alpha=0.38, linewidth=0, gid="band"))
     box = numbers(detected.boxes[k])
-    style: dict[str, Any] = {"linestyle": DASHES} if novel else {}
-    line = Rectangle((box[0], box[1]), *(box[2:] - box[:2]), fill=False, edgecolor=colour, gid="box", **style)
-    wide = 3.0 if novel else 1.8
-    line.set_linewidth(wide)
+    wide, dashes = (3.0, DASHES) if novel else (1.8, "-")
+    style: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": wide, "linestyle": dashes}
+    line = Rectangle((box[0], box[1]), *(box[2:] - box[:2]), gid="box", **style)
     line.set_path_effects([Stroke(linewidth=wide + 1.2, foreground=INK, alpha=0.45), Normal()])
     axes.add_patch(line)
 
@@ -161,10 +159,8 @@ def _draw_label(axes: Any, text: str, box: Array, colour: tuple[float, ...], tak
     candidates = [np.array([start, y, start + width, y + height]) for y in heights]
     inside = [one for one in candidates if one[1] >= top and one[3] <= bottom] or candidates[2:3]
     others = np.reshape(taken, (-1, 4))
-    free = [
-        one for one in inside if not ((one[2:] > others[:, :2]) & (one[:2] < others[:, 2:])).all(axis=1).any()
-    ]
-    where = (free or inside)[0]
+    covers = [((one[2:] > others[:, :2]) & (one[:2] < others[:, 2:])).all(axis=1).any() for one in inside]
+    where = inside[int(np.argmin(covers))]  # the first that is free; the first where none is
     place = where[0] + 0.3 / LABEL_HEIGHT * height, (where[1] + where[3]) / 2
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
     axes.text(*place, text, color=ink_on(colour), **style)
@@ -185,13 +181,9 @@ def _plate(colour: Any) -> dict[str, Any]:
 def scale_position(novelty: float, threshold: float | None = None) -> float:
     """Position of a novelty on the scale of colours, in [0, 1]; NaN is at the end. A threshold is in the
     middle of the scale, which then ends at twice the threshold, or at 1, which no novelty exceeds."""
-    if np.isnan(novelty):
-        return 1.0
-    if threshold is None:
-        return float(np.clip(novelty, 0.0, 1.0))
-    middle = max(threshold, MIN_THRESHOLD)
+    middle = 0.5 if threshold is None else max(threshold, MIN_THRESHOLD)
     end = 2.0 * middle if middle >= 1.0 else min(2.0 * middle, 1.0)
-    return float(np.interp(novelty, [0.0, middle, end], [0.0, 0.5, 1.0]))
+    return 1.0 if np.isnan(novelty) else float(np.interp(novelty, [0.0, middle, end], [0.0, 0.5, 1.0]))
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:

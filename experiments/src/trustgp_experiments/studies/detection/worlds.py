@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trustgp.detection import BoxTargets
-from trustgp.detection.variants import VARIANTS, photometric_variants
+from trustgp.detection.picture_pass import VARIANTS, photometric_variants
 
 from ...datasets.scenes import CLASSES, Scenes, load_photographs, scenes
 from ...training.detector_network import pixels
