@@ -67,8 +67,7 @@ def cached_function(name: str, parts: Sequence[Any]) -> Callable[[Any], Any]:
 def sendable(error: Exception) -> Exception:
     """The error itself if it survives pickling, else its text."""
     try:
-        parts, _ = pack(error)
-        if type(unpack(parts)) is type(error):
+        if type(unpack(pack(error)[0])) is type(error):
             return error
     except Exception:  # its class wants other arguments, say
         pass

@@ -72,8 +72,7 @@ class Batch:
         return {name: value.cpu().numpy().copy() for name, value in wide.items()}
 
     def __repr__(self) -> str:
-        header, *lines = self[:SHOWN].cpu()._lines()
-        return text_table(self._title, [header, *lines], self._more)
+        return text_table(self._title, self[:SHOWN].cpu()._lines(), self._more)
 
     def _repr_html_(self) -> str:
         header, *lines = self[:SHOWN].cpu()._lines()

@@ -115,8 +115,7 @@ class Classification(Likelihood):
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
     ) -> ClassCalibrationRows:
         variance, novelty = self.measures(raw).unbind(dim=1)
-        labels = _labels(targets, outputs)
-        return ClassCalibrationRows(outputs, labels, variance, raw.expert[:, 0], novelty)
+        return ClassCalibrationRows(outputs, _labels(targets, outputs), variance, raw.expert[:, 0], novelty)
 
     def calibrate(
         self, rows: ClassCalibrationRows | None, shape: Shape, targets: Any, *, seen: bool = False, **_: Any

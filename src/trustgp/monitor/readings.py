@@ -65,12 +65,11 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
     if mean is None or variance is None or novelty is None:
         kind = type(prediction).__name__
         raise TypeError(f"the model returns a {kind} that lacks one of {', '.join(NEEDED)}.")
-    n = len(novelty)
+    mean, std = (value.reshape(len(novelty), -1) for value in (mean, variance.sqrt()))
     score, valid, expert = (field(name) for name in ("score", "valid", "expert"))
-    finite = torch.isfinite(mean.reshape(n, -1)).all(dim=1)
+    finite = torch.isfinite(mean).all(dim=1)
     score, valid = novelty if score is None else score, finite if valid is None else finite & valid.bool()
-    mean, std = mean.reshape(n, -1), variance.reshape(n, -1).sqrt()
-    expert = None if expert is None else expert.reshape(n, -1)
+    expert = None if expert is None else expert.reshape(len(novelty), -1)
     return Reading(mean, std, novelty, score, valid, expert, field("probabilities"))
 
 
@@ -100,17 +99,17 @@ def find_limits(
         rows_held: Rows | None = getattr(model.memory, "validation", None)
         if rows_held is not None:
             reading = read_prediction(model, rows_held.take(evenly(len(rows_held), MAX_HELD_OUT_ROWS)))
-    stored: Any = threshold
-    if threshold is None and rows is not None and reading is not None:
-        stored = NoveltyThreshold.fit(reading.score, false_alarm).threshold
-    elif threshold is None and isinstance(model, UncertaintyModel):
+    if threshold is not None:
+        score = float(threshold)
+    elif rows is not None and reading is not None:
+        score = float(NoveltyThreshold.fit(reading.score, false_alarm).threshold)
+    elif isinstance(model, UncertaintyModel):
         fitted = model.novelty_threshold or NoveltyThreshold.fit(model.held_scores, false_alarm)
-        stored = fitted.threshold
-    elif threshold is None:
-        stored = getattr(model, "metadata", {}).get("threshold", "none")
-    if isinstance(stored, str) and stored == "none":
+        score = float(fitted.threshold)
+    elif (stored := getattr(model, "metadata", {}).get("threshold", "none")) != "none":
+        score = float(stored)
+    else:
         raise ValueError("there is no threshold: pass threshold=, a novelty score, or rows=, familiar rows.")
-    score = float(stored)
     if not score >= 0.0 or math.isinf(score):
         raise ValueError(f"threshold={score}; it must be a finite number of at least 0.")
     if limit is None and reading is not None:

@@ -30,10 +30,9 @@ class FrameHistory:
         self._size, self._statuses = size, tuple(statuses)
         # rings: the status of each of the last frames, and score and std of each output, [size, 1 + C]
         self._recent, self._numbers = np.zeros(size, dtype=np.int64), np.zeros((size, 0))
-        self.frames = 0
+        self.frames, self.last = 0, ""
         self.counts = dict.fromkeys(self._statuses, 0)
         self.episodes = dict.fromkeys(self._statuses, 0)  # runs of frames of one status
-        self.last = ""
         self.largest_score: float | None = None
 
     def add(self, status: str, numbers: np.ndarray | None) -> None:
