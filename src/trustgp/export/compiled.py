@@ -32,7 +32,6 @@ SEAL = b"trustgp sha256 "  # the comment at the end of the archive; then the dig
 DIGITS = 64  # of the digest
 NEEDED = ("answers", "structure", "input_types", "input_shapes", "device")
 MAX_METADATA_BYTES = 2**20  # that are unpacked
-Layout = tuple[list[tuple[int, ...]], list[torch.dtype], torch.device]  # shapes of one row, types, device
 
 
 def compile(
@@ -102,31 +101,26 @@ def load_package(path: str | Path) -> Compiled:
         raise ArtifactError(f"{path}: compiled for {other}. Compile it on this kind of machine.")
     if facts["device"] == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(f"{path}: compiled for a GPU, and this machine has none.")
-    layout = _read_layout(facts, str(path))
+    try:
+        shapes = [tuple(int(size) for size in shape) for shape in json.loads(facts["input_shapes"])]
+        types = [getattr(torch, name) for name in facts["input_types"].split(",")]
+        if len(shapes) != len(types) or not all(isinstance(dtype, torch.dtype) for dtype in types):
+            raise ValueError(f"{len(shapes)} shapes, types {types}")
+        layout = shapes, types, torch.device(facts["device"])
+    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path}: its metadata are damaged or unknown ({error!r}).") from error
     try:
         return Compiled(aoti_load_package(str(path)), facts, layout)
     except RuntimeError as error:  # torch has no class of its own for it
         raise ArtifactError(f"{path}: torch cannot load its code: {error}") from error
 
 
-def _read_layout(facts: Mapping[str, str], where: str) -> Layout:
-    """The layout of the inputs, from the metadata of a file."""
-    try:
-        shapes = [tuple(int(size) for size in shape) for shape in json.loads(facts["input_shapes"])]
-        types = [getattr(torch, name) for name in facts["input_types"].split(",")]
-        if len(shapes) != len(types) or not all(isinstance(dtype, torch.dtype) for dtype in types):
-            raise ValueError(f"{len(shapes)} shapes, types {types}")
-        return shapes, types, torch.device(facts["device"])
-    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{where}: its metadata are damaged or unknown ({error!r}).") from error
-
-
 class Compiled:
     """An opened package: a function of rows that returns a dict of tensors; see `Graph.forward`."""
 
-    def __init__(self, run: Any, metadata: Mapping[str, str], layout: Layout) -> None:
+    def __init__(self, run: Any, metadata: Mapping[str, str], layout: tuple[Any, ...]) -> None:
         self._run, self._structure = run, metadata["structure"]
-        self._shapes, self._types, self._device = layout
+        self._shapes, self._types, self._device = layout  # shapes are those of one row
         self.metadata = MappingProxyType(dict(metadata))
         self.output_names = tuple(metadata["answers"].split(","))
 

@@ -81,8 +81,14 @@ class ExportedDetector:
         return NoveltyThreshold(*values)
 
     def predict(self, images: Any) -> list[Detections]:
-        """Detections of each picture, [n, channels, height, width], one of them, or a list."""
-        pictures = self._pictures(images)
+        """Detections of each picture, [n, channels, height, width] of the file's size, one, or a list."""
+        if isinstance(images, (list, tuple)):
+            images = torch.stack([torch.as_tensor(one) for one in images]) if images else torch.zeros(0)
+        pictures = torch.as_tensor(images)
+        pictures = pictures[None] if pictures.ndim == 3 else pictures
+        if pictures.numel() and tuple(pictures.shape[1:]) != self.facts.picture:
+            shape = tuple(pictures.shape)
+            raise ValueError(f"pictures are {shape}; the file takes [n, {str(self.facts.picture)[1:-1]}].")
         if not len(pictures):
             return []
         answers = {name: torch.as_tensor(value) for name, value in self.run(pictures).items()}
@@ -100,17 +106,6 @@ class ExportedDetector:
     def watch(self) -> DetectionRunner:
         """For `trustgp.Monitor`: one answer a picture."""
         return DetectionRunner(self)
-
-    def _pictures(self, images: Any) -> Tensor:
-        """Pictures [n, channels, height, width] of the file's size."""
-        if isinstance(images, (list, tuple)):
-            images = torch.stack([torch.as_tensor(one) for one in images]) if images else torch.zeros(0)
-        pictures = torch.as_tensor(images)
-        pictures = pictures[None] if pictures.ndim == 3 else pictures
-        if pictures.numel() and tuple(pictures.shape[1:]) != self.facts.picture:
-            shape = tuple(pictures.shape)
-            raise ValueError(f"pictures are {shape}; the file takes [n, {str(self.facts.picture)[1:-1]}].")
-        return pictures
 
     def __repr__(self) -> str:
         channels, height, width = self.facts.picture

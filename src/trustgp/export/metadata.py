@@ -46,8 +46,16 @@ def describe(model: UncertaintyModel, inputs: Inputs, columns: ColumnTexts, date
         "structure": structure(inputs),
     }
     for name, values in zip(COLUMNS, columns, strict=True):
-        if values is not None:
-            table[name] = _texts(name, values, sizes[name.split("_")[0]])
+        size = sizes[name.split("_")[0]]  # one text for each number of an input row, or for each output
+        if values is None:
+            continue
+        if isinstance(values, str) or len(values) != size:
+            given = "one text" if isinstance(values, str) else f"{len(values)} texts"
+            needed = f"a list of {size} is needed, one for each number of a row"
+            raise ValueError(f"{name} holds {given}; {needed}.")
+        if not all(isinstance(value, str) for value in values):
+            raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
+        table[name] = json.dumps(list(values))
     return {PREFIX + name: value for name, value in table.items()}
 
 
@@ -63,16 +71,6 @@ def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[st
         "calibration_date": "not given" if date is None else date.isoformat(),
         "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def _texts(name: str, values: Sequence[str], size: int) -> str:
-    """One text for each number of an input row, or for each output."""
-    if isinstance(values, str) or len(values) != size:
-        given = "one text" if isinstance(values, str) else f"{len(values)} texts"
-        raise ValueError(f"{name} holds {given}; a list of {size} is needed, one for each number of a row.")
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
-    return json.dumps(list(values))
 
 
 def rows_like(inputs: Inputs, wanted: str) -> Inputs:

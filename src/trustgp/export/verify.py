@@ -64,16 +64,13 @@ def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str,
     rows, worst = check_rows(rows_like(example, model.origin.structure)), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
-        expected = model.predict(part)
         outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
-        for name, excess in _excess(model, part, expected, outputs).items():
+        for name, excess in _excess(model, part, model.predict(part), outputs).items():
             worst[name] = max(excess, worst.get(name, 0.0))
     return {name: value for name, value in worst.items() if not value <= 1.0}
 
 
-def _excess(
-    model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: Mapping[str, Tensor]
-) -> dict[str, float]:
+def _excess(model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: dict) -> dict[str, float]:
     """Differences over what is allowed, the largest of each output."""
     wanted = answers_of(expected, model.novelty_threshold is not None)
     if wanted.keys() != outputs.keys():

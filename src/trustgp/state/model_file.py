@@ -98,7 +98,7 @@ def read_model(
     if probes is not None and probes.dtype != (now := precision_of(module)):  # it was moved
         reader.recast = {gradient_dtype(now): gradient_dtype(probes.dtype)}
         prints = {"network": network_fingerprint(network), "weights": weights_fingerprints(network)}
-        origin, probes = replace(origin, **prints), probes.after_move(prepared)
+        origin, probes = replace(origin, **prints), Probes.on(prepared, probes.as_taken(now))
     mixtures = tuple(_read_one(reader, k, origin, prepared) for k in range(count))
     shape = _checked_shape(reader, mixtures, origin)
     calibrations = origin.likelihood.read_calibrations(reader, "calibration.", shape)

@@ -78,9 +78,10 @@ def packed_projection(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor | No
     return [whole[id(x)].chunk(3, dim=-1)[place].contiguous() for place, x in enumerate((q, k, v))]
 
 
-def _opened(function: Callable, **instead: Callable) -> Callable:
-    """The same Python function, but active modes see the operations inside it."""
-    globals_ = {**function.__globals__, "has_torch_function": lambda _: False, **instead}
+def _opened(function: Callable, projection: Callable) -> Callable:
+    """The same Python function with another `_in_projection_packed`; active modes see what is inside."""
+    instead = {"has_torch_function": lambda _: False, "_in_projection_packed": projection}
+    globals_ = {**function.__globals__, **instead}
     again = types.FunctionType(function.__code__, globals_, function.__name__, function.__defaults__)
     again.__kwdefaults__ = function.__kwdefaults__
     return again
@@ -126,11 +127,17 @@ def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
         outputs = []
         for way in range(ways):
             place = layer * ways + way
-            weights = _named(parameters[place * each : (place + 1) * each], has_bias)
-            begin = tuple(state[place] for state in states)
-            output, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
+            # W_ih, W_hh, b_ih and b_hh, and W_hr; the last three may be missing
+            inner, recurrent, *others = parameters[place * each : (place + 1) * each]
+            biases = (others.pop(0), others.pop(0)) if has_bias else (None, None)
+            weights = recurrent, biases[1], others[0] if others else None
+            state, moments = tuple(state[place] for state in states), []
+            for inward in F.linear(rows.flip(1) if way else rows, inner, biases[0]).unbind(dim=1):
+                state = step(inward, state, weights)
+                moments.append(state[0])
+            output = torch.stack(moments, dim=1)  # [n, t, h]
             outputs.append(output.flip(1) if way else output)
-            ends.append(end)
+            ends.append(state)
         rows = torch.cat(outputs, dim=2) if both_ways else outputs[0]
     last = tuple(torch.stack(lot) for lot in zip(*ends, strict=True))
     return (rows if batch_first else rows.transpose(0, 1), *last)
@@ -143,35 +150,12 @@ def single(step: Step, inputs, start, inner, recurrent, bias=None, recurrent_bia
     return state[0] if len(state) == 1 else state
 
 
-def _named(weights: Weights, has_bias: bool) -> Weights:
-    """W_ih, b_ih, W_hh, b_hh, W_hr of one layer and direction; None for those that it lacks."""
-    inner, recurrent, *others = weights
-    biases = (others.pop(0), others.pop(0)) if has_bias else (None, None)
-    return inner, biases[0], recurrent, biases[1], others[0] if others else None
-
-
-def _through_time(step: Step, rows: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
-    """One layer in one direction over [n, t, d]: its outputs [n, t, h] and its last state."""
-    inner, bias, *others = weights
-    outputs = []
-    for moment in F.linear(rows, inner, bias).unbind(dim=1):
-        state = step(moment, state, others)
-        outputs.append(state[0])
-    return torch.stack(outputs, dim=1), state
-
-
-STEPS: Mapping[str, Step] = {
-    "lstm": lstm_step,
-    "gru": gru_step,
-    "rnn_tanh": partial(plain_step, torch.tanh),
-    "rnn_relu": partial(plain_step, torch.relu),
-}
+_elman = {f"rnn_{by.__name__}": partial(plain_step, by) for by in (torch.tanh, torch.relu)}
+STEPS: Mapping[str, Step] = {"lstm": lstm_step, "gru": gru_step, **_elman}
 RECORDABLE: Mapping[str, Callable] = {  # so that the layers inside can be recorded
     **{name: partial(unrolled, step) for name, step in STEPS.items()},
     **{f"{name}_cell": partial(single, step) for name, step in STEPS.items()},
-    "multi_head_attention_forward": _opened(
-        F.multi_head_attention_forward, _in_projection_packed=packed_projection
-    ),
+    "multi_head_attention_forward": _opened(F.multi_head_attention_forward, packed_projection),
 }
 PLAIN: Mapping[str, Callable] = {  # which vmap and forward mode support
     **RECORDABLE,

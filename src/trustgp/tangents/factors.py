@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.tensor_file import inside
-from ..data.trees import Inputs, count, take
+from ..data.trees import Inputs, take
 from .base import MIN_BLOCK_ROWS, Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_gradients import LayerCall, linear
@@ -52,9 +52,24 @@ class LayerFactors(Tangents):
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
         pair = take(sample, torch.tensor([0, -1]))
-        _check_calls(network, pair)
-        features = FactorMap(network, mix, 0)(pair)
-        _check_kernel(network, mix, pair, features)
+        with torch.no_grad():
+            _, recorder = record(network, pair)
+        if recorder.unhandled:
+            raise ValueError(f"parameter '{recorder.unhandled[0]}' {OUTSIDE}. {ALTERNATIVE}")
+        for layer in {name.rpartition(".")[0]: 0 for name in network.names}:  # applied once, to vectors
+            calls = [one for one in recorder.calls if one.layer == layer]
+            factorise = [one.kind.gradient is linear or one.kind.elementwise for one in calls]
+            shapes = [tuple(one.input.shape) for one in calls]
+            if factorise != [True] or len(shapes[0]) != 2 or shapes[0][0] != 2:
+                what = f"layer '{layer}' is called {len(calls)} times, with inputs {shapes}; LayerFactors"
+                raise ValueError(f"{what} takes one call with one vector a row, [n, d]. {ALTERNATIVE}")
+        features, gradients = FactorMap(network, mix, 0)(pair), DenseAccumulator(network, 2, len(mix))
+        looped(network, network.names, mix, pair, gradients)
+        dense = gradients.rows().double()  # their kernel must be the same
+        factored, exact = features.gram(features), dense @ dense.T
+        tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
+        if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
+            raise ValueError(f"a chosen parameter {OUTSIDE}. {ALTERNATIVE}")
         return FactorMap(network, mix, sum(v[0].nbytes for v in features.tensors().values()))
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> FactorMap:
@@ -105,10 +120,8 @@ class FactorFeatures(Features):
         def lengths(rows: Tensor, parts: int = mixed) -> Tensor:
             return torch.linalg.vector_norm(rows.unflatten(1, (parts, -1)), dim=2, dtype=torch.float64)
 
-        activations, signals, products = self.groups()
-        pairs = zip(activations, signals, strict=True)
-        shares = [lengths(a, 1) * lengths(g) for a, g in pairs]
-        return torch.stack([*shares, *map(lengths, products)]).square_().sum(dim=0)
+        shares = [lengths(a, 1) * lengths(g) for a, g in zip(self.activations, self.signals, strict=True)]
+        return torch.stack([*shares, *map(lengths, self.products)]).square_().sum(dim=0)
 
     def select(self, columns: Tensor) -> Self:
         if columns.numel():
@@ -177,29 +190,3 @@ class FactorMap(TangentMap):
 def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
     """The parts of the layer's chosen weight and bias, concatenated."""
     return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)
-
-
-def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
-    """Raise unless every chosen layer is applied once, to vectors."""
-    with torch.no_grad():
-        _, recorder = record(network, inputs)
-    if recorder.unhandled:
-        raise ValueError(f"parameter '{recorder.unhandled[0]}' {OUTSIDE}. {ALTERNATIVE}")
-    for layer in {name.rpartition(".")[0]: 0 for name in network.names}:
-        calls = [one for one in recorder.calls if one.layer == layer]
-        factorise = [one.kind.gradient is linear or one.kind.elementwise for one in calls]
-        shapes = [tuple(one.input.shape) for one in calls]
-        if factorise != [True] or len(shapes[0]) != 2 or shapes[0][0] != count(inputs):
-            what = f"layer '{layer}' is called {len(calls)} times, with inputs {shapes}; LayerFactors takes"
-            raise ValueError(f"{what} one call with one vector a row, [n, d]. {ALTERNATIVE}")
-
-
-def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
-    """Raise where the kernel differs from that of dense gradients on two rows."""
-    gradients = DenseAccumulator(network, count(inputs), len(mix))
-    looped(network, network.names, mix, inputs, gradients)
-    dense = gradients.rows().double()
-    factored, exact = features.gram(features), dense @ dense.T
-    tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
-    if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
-        raise ValueError(f"a chosen parameter {OUTSIDE}. {ALTERNATIVE}")

@@ -63,10 +63,8 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
     """Every tensor in nested tuples, lists and dicts."""
     if isinstance(values, Tensor):
         yield values
-    elif isinstance(values, dict):
-        yield from tensors_in(list(values.values()))
-    elif isinstance(values, (list, tuple)):
-        for value in values:
+    elif isinstance(values, (list, tuple, dict)):
+        for value in values.values() if isinstance(values, dict) else values:
             yield from tensors_in(value)
 
 
@@ -91,8 +89,8 @@ def check_mode(network: nn.Module) -> None:
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     for name, module in network.named_modules():
         if isinstance(module, kinds) and module.training:
-            kind = type(module).__name__
-            raise ValueError(f"layer '{name}' ({kind}) is in training mode; call network.eval() before fit.")
+            what = f"layer '{name}' ({type(module).__name__})"
+            raise ValueError(f"{what} is in training mode; call network.eval() before fit.")
 
 
 class OutputSelector:

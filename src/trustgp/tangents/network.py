@@ -156,13 +156,11 @@ class TangentNetwork:
             outputs = as_matrix(call(module, copied(self.cast(inputs))))
         return outputs, fresh
 
-    def mixed_gradients(
-        self, outputs: Tensor, tensors: Tensors, mix: Tensor, *, at_once: bool
-    ) -> list[Tensor]:
-        """Gradients of the outputs [n, C] mixed by [K, C]: [K, ...] for each tensor."""
+    def mixed_gradients(self, outputs: Tensor, ends: Tensors, mix: Tensor, *, at_once: bool) -> list[Tensor]:
+        """Gradients of the outputs [n, C] mixed by [K, C]: [K, ...] for each tensor of `ends`."""
 
         def back(weights: Tensor) -> tuple[Tensor, ...]:
-            return gradients_of(outputs, tensors, weights.expand_as(outputs))
+            return gradients_of(outputs, ends, weights.expand_as(outputs))
 
         if at_once and len(mix) > 1 and self.vmap_backward:
             try:
@@ -242,11 +240,10 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     if not trainable:
         raise ValueError("the network has no trainable parameters; call requires_grad_(True) on them.")
     if isinstance(choice, str):
-        layer = trainable[-1].rpartition(".")[0]
-        last = [name for name in trainable if name.rpartition(".")[0] == layer]
         if choice not in ("all", "last"):
             raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
-        chosen = trainable if choice == "all" else last
+        last = trainable[-1].rpartition(".")[0]
+        chosen = [name for name in trainable if choice == "all" or name.rpartition(".")[0] == last]
     else:
         unknown = sorted(set(choice) - set(every))
         if unknown or not choice:
@@ -328,10 +325,8 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
         raise ValueError("the network is not deterministic: call network.eval() and switch sampling off.")
     for row in {0, len(every) - 1}:
         copies, single = torch.full_like(every, row), every[row : row + 1]
-        if not (
-            close(outputs_at(copies)[row], outputs[row], strict)
-            and close(outputs_at(single)[0], outputs[row], MAX_RELATIVE_CHANGE)
-        ):
+        same = close(outputs_at(copies)[row], outputs[row], strict)
+        if not (same and close(outputs_at(single)[0], outputs[row], MAX_RELATIVE_CHANGE)):
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
             hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
             what = "the network's output for a row depends on the other rows (batch statistics?)"

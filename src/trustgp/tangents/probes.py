@@ -92,24 +92,21 @@ class Probes:
         off = _largest((slopes - self.product).abs() / _at_least(self.lengths, MIN_LENGTH))
         if off[0] <= allowed:
             return ""
-        name = network.names[off[1]]
         off_by = f"is off by {off[0]:.1e} of its length; {allowed:.1e} is allowed"
-        return f"{where} its outputs are the same, but the gradient for '{name}' {off_by}"
+        return f"{where} its outputs are the same, but the gradient for '{network.names[off[1]]}' {off_by}"
 
     def as_taken(self, dtype: torch.dtype) -> Inputs:
         """The rows in another precision of the network."""
         return map_tensors(lambda leaf: leaf.to(dtype) if leaf.dtype == self.dtype else leaf, self.inputs)
-
-    def after_move(self, network: TangentNetwork) -> Probes | None:
-        """The probes of the same network in another precision."""
-        return Probes.on(network, self.as_taken(precision_of(network.module)))
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of a file; `text` has the other values."""
         table = {name: getattr(self, name) for name in ("outputs", "product", "lengths")}
         for number, leaf in enumerate(leaves(self.inputs)):
             table[f"shape.{number}"] = torch.tensor(leaf.shape[1:], dtype=torch.int64)
-            table[f"input.{number}"] = _stored(_beginning(leaf))
+            flat = _beginning(leaf)  # complex numbers are stored as pairs, integers as int64
+            flat = torch.view_as_real(flat).double().flatten(1) if flat.is_complex() else flat
+            table[f"input.{number}"] = flat if flat.dtype in STORED else flat.long()
         return {PREFIX + name: value.contiguous() for name, value in table.items()}
 
     def text(self) -> dict[str, Any]:
@@ -204,13 +201,6 @@ def _repeated(flat: Tensor, shape: torch.Size | list[int]) -> Tensor:
     size = torch.Size(shape).numel()
     times = -(-size // flat.shape[1]) if flat.shape[1] else 1
     return flat.repeat(1, times)[:, :size].reshape(len(flat), *shape)
-
-
-def _stored(flat: Tensor) -> Tensor:
-    """As a file stores them: complex numbers as pairs, integers as int64."""
-    if flat.is_complex():
-        return torch.view_as_real(flat).double().flatten(1)
-    return flat if flat.dtype in STORED else flat.long()
 
 
 def _read_leaf(reader: Reader, number: int, kind: torch.dtype, count: int) -> Tensor:

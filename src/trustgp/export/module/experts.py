@@ -119,15 +119,13 @@ class RowExpert(nn.Module):
 
     def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
         """The reduction of the prior variance, :math:`|W k(x)|^2` [...], and the mean [..., B]."""
-        cross = self.kernel([getattr(self, name) for name in self.names], vectors)
+        named = zip(self.names, vectors, strict=True)  # columns [..., d, 1]
+        shares = [getattr(self, name).double() @ vector for name, vector in named]
+        layers = zip(shares[: self.pairs], shares[self.pairs : 2 * self.pairs], strict=True)
+        # k(x, rows) / s of layer factors, [..., m, 1], float64
+        cross = reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
         white = self.whitening @ cross
         return (white * white).sum(dim=(-2, -1)), (self.weights @ cross).squeeze(-1)
-
-    def kernel(self, features: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
-        """k(x, rows) / s of layer factors, from columns [..., d, 1]: shape [..., m, 1], float64."""
-        shares = [rows.double() @ vector for rows, vector in zip(features, vectors, strict=True)]
-        layers = zip(shares[: self.pairs], shares[self.pairs : 2 * self.pairs], strict=True)
-        return reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
 
 
 class SpanExpert(nn.Module):
@@ -139,9 +137,8 @@ class SpanExpert(nn.Module):
 
     def __init__(self, posterior: Any) -> None:
         super().__init__()
-        self.register_buffer("basis", posterior.basis.contiguous())
-        self.register_buffer("shrinkage", posterior.shrinkage)
-        self.register_buffer("weights", posterior.weights)
+        for name in ("basis", "shrinkage", "weights"):
+            self.register_buffer(name, getattr(posterior, name).contiguous())
 
     def forward(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d]. The variance is the
@@ -216,7 +213,6 @@ class GraphGate(nn.Module):
     def __init__(self, gate: Gate) -> None:
         super().__init__()
         self.gate = gate
-        self.subset: Any = None if gate.projection is None else gate.projection.features
 
     def forward(self, features: FactorFeatures | RowFeatures) -> Tensor:
         """The number of each row's expert, shape [n]."""
@@ -226,8 +222,8 @@ class GraphGate(nn.Module):
         if isinstance(features, RowFeatures):
             points = features.rows.double()
         else:  # k(x, S) / s, float64, shape [n, m]: products in the network's precision, their sum in float64
-            assert self.subset is not None
-            groups = zip(features.groups(), self.subset.groups(), strict=True)
+            subset: Any = projection.features
+            groups = zip(features.groups(), subset.groups(), strict=True)
             a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in groups)
             shares = [*(x * y for x, y in zip(a, g, strict=True)), *p]
             points = torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]

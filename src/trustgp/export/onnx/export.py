@@ -18,7 +18,7 @@ from ..detector_file import as_served
 from ..errors import ExportError, layer_with, require_packages
 from ..metadata import DIGEST, FORMAT, PREFIX, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
-from ..source import ExportSource, export_source
+from ..source import export_source
 from ..trace.trace import traced
 from .translate import OPSETS, UntranslatedError, to_onnx
 
@@ -57,6 +57,8 @@ def export_onnx(
         ExportError: When the model cannot be exported; the message names the layer.
     """
     require_packages("onnx", "onnxruntime")
+    import onnx
+
     path = Path(path)
     if opset not in OPSETS:
         raise ValueError(f"opset={opset}; allowed are {OPSETS[0]} to {OPSETS[-1]}.")
@@ -70,21 +72,15 @@ def export_onnx(
             where = layer_with(source.network, inputs, error.target) or "the network's backward pass"
             raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
         temporary.write_bytes(sealed(graph, facts))
-        _check(source, temporary.read_bytes(), inputs)
+        content = temporary.read_bytes()
+        onnx.checker.check_model(content, full_check=True)
+        try:
+            runner = load_runner(content, "the file")
+        except ArtifactError as error:
+            what = f"onnxruntime cannot run this graph, no file written: {error}. It has fewer operations"
+            raise ExportError(f"{what} in float64: fit a float32 copy of such a network.") from error
+        source.check(runner, inputs, what="exported graph")
     return path
-
-
-def _check(source: ExportSource, content: bytes, inputs: Inputs) -> None:
-    """Raise unless onnx accepts a file, and onnxruntime computes the same as `predict`."""
-    import onnx
-
-    onnx.checker.check_model(content, full_check=True)
-    try:
-        runner = load_runner(content, "the file")
-    except ArtifactError as error:
-        advice = "It has fewer operations in float64: fit a float32 copy of such a network."
-        raise ExportError(f"onnxruntime cannot run this graph, no file written: {error}. {advice}") from error
-    source.check(runner, inputs, what="exported graph")
 
 
 class OnnxRunner:

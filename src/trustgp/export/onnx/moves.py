@@ -191,9 +191,7 @@ MOVES: dict[str, Translation] = {
     "argmax": partial(_best, "ArgMax"),
     "max.dim": _largest,
     "topk": _topk,
-    "cumsum": lambda w, n: w.op(
-        "CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64)
-    ),
+    "cumsum": lambda w, n: w.op("CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1])),
     "repeat": _repeat,
     "sym_size.int": lambda w, n: w.op("Shape", w.tensor(n.args[0]), start=n.args[1], end=n.args[1] + 1),
 }

@@ -149,10 +149,6 @@ def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
     return w.op("BatchNormalization", w.tensor(x), *given, epsilon=epsilon), "", ""
 
 
-def _softmax(kind: str, w: Writer, n: Any) -> str:
-    return w.op(kind, w.tensor(n.args[0], dtype_of(n)), axis=n.args[1])
-
-
 def _grid_sample(w: Writer, n: Any) -> str:
     x, grid, mode, padding, aligned = arguments(n)
     modes, edges = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
@@ -201,8 +197,8 @@ OPERATORS: dict[str, Translation] = {
         "ScatterElements", *(w.tensor(n.args[i]) for i in (0, 2, 3)), axis=n.args[1], reduction="add"
     ),
     "native_batch_norm _native_batch_norm_legit_no_training": _batch_norm,
-    "_softmax": partial(_softmax, "Softmax"),
-    "_log_softmax": partial(_softmax, "LogSoftmax"),
+    "_softmax": lambda w, n: w.op("Softmax", w.tensor(n.args[0], dtype_of(n)), axis=n.args[1]),
+    "_log_softmax": lambda w, n: w.op("LogSoftmax", w.tensor(n.args[0], dtype_of(n)), axis=n.args[1]),
     "grid_sampler_2d": _grid_sample,
     **MOVES,
 }

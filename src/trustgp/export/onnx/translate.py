@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -134,9 +135,5 @@ def _select(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
 def _trace(choice: Chosen) -> GraphModule:
     """The first expert's operations as a function of its buffers and the vectors."""
     expert = choice.experts[0]
-
-    def run(tables: dict[str, torch.Tensor], vectors: list[torch.Tensor]) -> Any:
-        return functional_call(expert, tables, tuple(vectors))
-
-    tables = dict(expert.named_buffers())
-    return simplify(make_fx(run, table(), tracing_mode="fake")(tables, choice.example))
+    trace = make_fx(partial(functional_call, expert), table(), tracing_mode="fake")
+    return simplify(trace(dict(expert.named_buffers()), tuple(choice.example)))

@@ -13,7 +13,6 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten  # its schemas define the order of arguments here
-# decomposed by torch
 TORCH_DECOMPOSES = """
     gelu_backward silu_backward tanh_backward sigmoid_backward threshold_backward hardtanh_backward
     leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
@@ -27,31 +26,21 @@ TORCH_DECOMPOSES = """
 """
 
 
-def full_like(inputs: Tensor, value: float, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    """The value everywhere."""
-    return inputs.new_full(inputs.shape, value, dtype=dtype or inputs.dtype)
-
-
-def layer_norm(
-    inputs: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def layer_norm(x: Tensor, shape: Sequence[int], weight, bias, epsilon: float) -> tuple[Tensor, ...]:
     """The rows, standardised along their last dimensions; their mean, and the inverse of their deviation."""
-    rows, mean, inverse = _standardised(inputs, range(-len(shape), 0), epsilon)
+    rows, mean, inverse = _standardised(x, list(range(-len(shape), 0)), epsilon)
     return _with_gain(rows, weight, bias), mean, inverse
 
 
-def group_norm(
-    inputs: Tensor, weight, bias, rows: int, channels: int, size: int, groups: int, epsilon: float
-):
+def group_norm(x: Tensor, weight, bias, rows: int, channels: int, size: int, groups: int, epsilon: float):
     """The same for groups of channels, with means and inverse deviations of shape [n, groups]."""
-    grouped = inputs.reshape(rows, groups, channels // groups * size)
-    values, mean, inverse = _standardised(grouped, [-1], epsilon)
-    shape = (channels, *[1] * (inputs.ndim - 2))
+    values, mean, inverse = _standardised(x.reshape(rows, groups, channels // groups * size), [-1], epsilon)
+    shape = (channels, *[1] * (x.ndim - 2))
     gain = [None if value is None else value.reshape(shape) for value in (weight, bias)]
-    return _with_gain(values.reshape(inputs.shape), *gain), mean.squeeze(2), inverse.squeeze(2)
+    return _with_gain(values.reshape(x.shape), *gain), mean.squeeze(2), inverse.squeeze(2)
 
 
-def _standardised(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+def _standardised(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     r"""(x - mean) / sqrt(variance + epsilon), the mean, and one over that root.
 
     Where a square overflows, torch's kernels differ: depending on whether the row fills one of the
@@ -59,7 +48,6 @@ def _standardised(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tenso
     wherever any order of summation may overflow: all squares, also of differences of two means, are at most
     :math:`4 \sum x^2`.
     """
-    axes = list(axes)
     mean = x.mean(axes, keepdim=True)
     centred = x - mean
     overflow = 4.0 * x.square().sum(axes, keepdim=True) * 0.0  # 0 or NaN
@@ -87,17 +75,12 @@ def convolution_backward(
 
 def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
     """Each gradient goes to the index in the last argument."""
-    indices = options[-1]
-    dims = inputs.ndim - 2 if len(options) == 1 else len(options[0])
-    lead = inputs.shape[: inputs.ndim - dims]
-    flat = grad.flatten(len(lead))
-    zeros = grad.new_zeros(inputs.shape).flatten(len(lead))
-    return zeros.scatter_add(len(lead), indices.flatten(len(lead)), flat).reshape(inputs.shape)
+    first = 2 if len(options) == 1 else inputs.ndim - len(options[0])  # of the pooled dimensions
+    flat = grad.new_zeros(inputs.shape).flatten(first)
+    return flat.scatter_add(first, options[-1].flatten(first), grad.flatten(first)).reshape(inputs.shape)
 
 
-def average_pool_backward(
-    grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil, padded, divisor
-) -> Any:
+def average_pool_backward(grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil, padded, divisor):
     """An average pool is a product with a constant matrix along each side; its adjoint transposes them."""
     if divisor is not None or (any(padding) and padded and ceil):
         return NotImplemented
@@ -116,15 +99,14 @@ def _averages(start: Tensor, end: Tensor, size: int, count: int | None = None) -
     return inside / (count or inside.sum(dim=1, keepdim=True))
 
 
-def _adaptive(inputs: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _adaptive(inputs: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """The windows of an adaptive average along the last two sides, shape [count, size] each."""
-
-    def side(size: int, windows: int) -> Tensor:
+    sides = []
+    for size, windows in zip(inputs.shape[-2:], counts, strict=True):
         number = torch.arange(windows)[:, None]
         start, end = number * size // windows, ((number + 1) * size + windows - 1) // windows
-        return _averages(start, end, size).to(inputs)
-
-    return side(inputs.shape[-2], counts[0]), side(inputs.shape[-1], counts[1])
+        sides.append(_averages(start, end, size).to(inputs))
+    return sides
 
 
 def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -171,7 +153,9 @@ def slice_scatter(inputs: Tensor, source: Tensor, dim: int = 0, start=None, end=
 def table() -> dict[Any, Callable]:
     """The decompositions that apply while a graph is traced."""
     return get_decompositions([getattr(aten, name) for name in TORCH_DECOMPOSES.split()]) | {
-        aten.full_like.default: full_like,
+        aten.full_like.default: lambda x, value, dtype=None, **_: x.new_full(
+            x.shape, value, dtype=dtype or x.dtype
+        ),
         aten.native_layer_norm.default: layer_norm,
         aten.native_group_norm.default: group_norm,
         aten.convolution_backward.default: convolution_backward,

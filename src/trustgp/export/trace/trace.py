@@ -146,16 +146,13 @@ def _is_zero(node: Any) -> bool:
 def _alike(node: Any, other: Any) -> bool:
     """Whether both are tensors of the same type, device and shape."""
     values = [n.meta.get("val") for n in (node, other)]
-    if not all(isinstance(value, Tensor) for value in values):
-        return False
-    first, second = ((value.dtype, value.device, tuple(map(str, value.shape))) for value in values)
-    return first == second
+    kinds = [(v.dtype, v.device, tuple(map(str, v.shape))) for v in values if isinstance(v, Tensor)]
+    return len(kinds) == 2 and kinds[0] == kinds[1]
 
 
 def _fold_constants(module: GraphModule) -> None:
     """Compute what does not depend on the inputs."""
-    named = module.graph.find_nodes(op="get_attr")
-    constants: dict[Node, Any] = {node: getattr(module, node.target) for node in named}
+    constants: dict = {n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")}
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         value = _constant(node, constants)
         if value is not None:

@@ -288,10 +288,6 @@ def _plain_product(given: Mapping[str, Any]) -> bool:
     return isinstance(weight, Tensor) and weight.ndim == 2 and scales == (1, 1)
 
 
-def _batched(given: Mapping[str, Any]) -> bool:
-    return given["input"].ndim == given["weight"].ndim
-
-
 def _two_tensors(given: Mapping[str, Any]) -> bool:
     both = given.get("input"), given["bias"] if given["weight"] is None else given["weight"]
     return all(isinstance(one, Tensor) for one in both) and given.get("alpha", 1) == 1
@@ -308,7 +304,8 @@ _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad
 _PLAIN_TABLE = ("max_norm", "scale_grad_by_freq", "sparse")  # options without which the gradient is a lookup
 _MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, transposed=True)
 _TRANSPOSED = (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation")
-_convolution = partial(LayerKind, convolution, channels=1, applies=_batched)
+_BATCHED = {"channels": 1, "applies": lambda given: given["input"].ndim == given["weight"].ndim}
+_convolution = partial(LayerKind, convolution, **_BATCHED)
 _product = partial(LayerKind, Signals.reduced)
 _norm = partial(_product, factor=_normalised)
 _SCALE = _product(_AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
@@ -319,9 +316,7 @@ LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
     torch.addmm: LayerKind(linear, ("bias", "input", "weight"), _plain_product, transposed=True),
     **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__), _MATMUL),
-    F.embedding: LayerKind(
-        lookup, _TABLE, lambda given: not any(map(given.get, _PLAIN_TABLE)), transposed=True
-    ),
+    F.embedding: LayerKind(lookup, _TABLE, lambda g: not any(map(g.get, _PLAIN_TABLE)), transposed=True),
     F.batch_norm: _norm((*_STATISTICS, "training", "momentum", "eps"), channels=1),
     F.instance_norm: _norm((*_STATISTICS, "use_input_stats", "momentum", "eps"), channels=1),
     F.group_norm: _norm(("input", "num_groups", "weight", "bias", "eps"), channels=1),

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +29,7 @@ class Gradients:
     """Passes the gradients of the mixed outputs to a collector, as planned on the first rows."""
 
     def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
-        self.network = network
-        self.mix = mix
+        self.network, self.mix = network, mix
         self._device_mix = mix.to(device=network.device, dtype=network.dtype)
         self._plan: GradientPlan | None = None
 
@@ -178,7 +176,13 @@ class _Probe:
         for rows in (2, 3):
             few = take(self.few, torch.arange(rows) % count(self.few))
             saved: dict[int, Tensor] = {}  # by address, which stays unique while they live
-            with torch.enable_grad(), saved_tensors_hooks(partial(_keep, saved), lambda tensor: tensor):
+
+            def keep(tensor: Tensor, saved: dict[int, Tensor] = saved) -> Tensor:
+                detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
+                saved[tensor.untyped_storage().data_ptr()] = detached
+                return detached
+
+            with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
                 _, recorder = record(self.network, few)
             shapes_of.append({})
             for one, probe in zip(recorder.calls, recorder.probes, strict=True):
@@ -197,8 +201,7 @@ class _Probe:
     def _checked(self, layouts: Layouts, unhandled: frozenset[str]) -> GradientPlan:
         """The layers whose gradients are right, with the rows varying slowest or fastest."""
         names = frozenset(name for key in layouts for name in key[1:]) - unhandled - {None}
-        tried: Layouts = dict(layouts)
-        right: frozenset[str] = frozenset()
+        tried, right = dict(layouts), frozenset[str]()
         for inner in (False, True):
             wrong = [key for key in tried if not right >= (names & set(key[1:]))]
             tried |= {key: Layout(old.axis, inner) for key, old in tried.items() if key in wrong and old}
@@ -208,13 +211,6 @@ class _Probe:
             if right == names:
                 break
         return GradientPlan(tried, right)
-
-
-def _keep(tensors: dict[int, Tensor], tensor: Tensor) -> Tensor:
-    """Notes a tensor that a forward pass saves for a backward one."""
-    detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
-    tensors[tensor.untyped_storage().data_ptr()] = detached
-    return detached
 
 
 def _first_line(error: Exception | None) -> str:

@@ -114,10 +114,9 @@ class Gelu(torch.autograd.Function):
 
 def can_flip(operation: Callable, given: Mapping[str, Any]) -> bool:
     """Whether `FlippedConvBackward` applies: a convolution of stride 1 on a CPU."""
-    if operation not in CONVOLUTIONS or given["input"].device.type != "cpu":
-        return False
     stride = given.get("stride", 1)
-    return all(step == 1 for step in (stride if isinstance(stride, (tuple, list)) else [stride]))
+    steps = stride if isinstance(stride, (tuple, list)) else [stride]
+    return operation in CONVOLUTIONS and given["input"].device.type == "cpu" and set(steps) == {1}
 
 
 def _plain_float(tensor: Any) -> bool:
@@ -147,9 +146,7 @@ class SignalStream(LayerIORecorder):
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         exact = func is F.gelu and len(args) == 1 and kwargs.get("approximate", "none") == "none"
-        if exact and _plain_float(args[0]):
-            return Gelu.apply(args[0])
-        return super()._other(func, args, kwargs)
+        return Gelu.apply(args[0]) if exact and _plain_float(args[0]) else super()._other(func, args, kwargs)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
         key, cache = (call.key, call.input.shape, output.shape, self.rows), self.plan.call_cache
@@ -250,8 +247,7 @@ def layerwise(
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
     """How many mixed outputs' gradients of these parameters fit in memory for each row."""
-    chosen = [value for name, value in network.parameters.items() if name in set(names)]
-    size = sum(value.numel() * value.element_size() for value in chosen)
+    size = sum(value.nbytes for name, value in network.parameters.items() if name in set(names))
     return max(1, min(MAX_MIXED, WORKSPACE // max(1, size)))
 
 
