@@ -121,7 +121,9 @@ class Detector:
 
     def _find(self, pictures: Tensor) -> dict[str, nn.Module]:
         """The last attention of a pass whose output has a row for each query."""
-        inner = {name: module for name, module in self.network.named_modules() if _innermost(module)}
+        named = dict(self.network.named_modules())
+        attention = {m for m in named.values() if any(word in type(m).__name__.lower() for word in ATTENTION)}
+        inner = {name: m for name, m in named.items() if attention.intersection(m.modules()) == {m}}
         logits, _, captured = self._run(pictures, inner)
         for name in reversed(captured):
             features = _by_query(captured[name], len(pictures), logits.shape[1])
@@ -129,12 +131,6 @@ class Detector:
                 return {name: inner[name]}
         what = f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]}"
         raise ValueError(f'{what} queries; name the module of their features: adapter=Adapter(seen="...").')
-
-
-def _innermost(module: nn.Module) -> bool:
-    """Whether this is attention, without attention inside."""
-    parts = [one for one in module.modules() if any(name in type(one).__name__.lower() for name in ATTENTION)]
-    return parts == [module]
 
 
 def _keep(captured: dict[str, Any], name: str):

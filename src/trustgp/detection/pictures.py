@@ -53,16 +53,14 @@ def pixel_values(given: Mapping) -> Any:
         return images
     single = isinstance(images, Tensor) and images.ndim == 3
     pairs = zip([images] if single else images, [mask] if single else mask, strict=True)
-    cropped = [_cropped(image, torch.as_tensor(one).bool()) for image, one in pairs]
+    cropped = []
+    for image, own in ((image, torch.as_tensor(one).bool()) for image, one in pairs):
+        height, width = int(own.any(dim=1).sum()), int(own.any(dim=0).sum())
+        if not height or not bool(own[:height, :width].all()) or tuple(own.shape) != tuple(image.shape[-2:]):
+            what = f"a '{MASK}' {tuple(own.shape)} of a picture {tuple(image.shape)}"
+            raise ValueError(f"{what} is no whole rectangle at its top left; processors pad below and right.")
+        cropped.append(image[..., :height, :width])
     return cropped[0] if single else cropped
-
-
-def _cropped(image: Tensor, mask: Tensor) -> Tensor:
-    height, width = int(mask.any(dim=1).sum()), int(mask.any(dim=0).sum())
-    if not height or not bool(mask[:height, :width].all()) or tuple(mask.shape) != tuple(image.shape[-2:]):
-        what = f"a '{MASK}' {tuple(mask.shape)} of a picture {tuple(image.shape)}"
-        raise ValueError(f"{what} is no whole rectangle at its top left; processors pad below and right.")
-    return image[..., :height, :width]
 
 
 def finite_pictures(pictures: Pictures) -> Tensor:

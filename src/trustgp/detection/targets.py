@@ -46,7 +46,15 @@ def as_targets(given: Any, sides: tuple[int, int], num_labels: int | None, where
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) > highest):
         allowed = "0 or more" if num_labels is None else f"0 to {highest}, the detector's,"
         raise ValueError(f"{where}: labels are {labels.tolist()}; {allowed} are allowed. {ACCEPTED}")
-    _check_boxes(boxes, sides, where)
+    height, width = sides
+    if len(boxes) and min(sides) >= MIN_SIDE and bool(((boxes >= 0) & (boxes <= 1)).all()):
+        raise ValueError(f"{where}: all boxes lie between 0 and 1, in {width} x {height} pixels. {ACCEPTED}")
+    edge = boxes.new_tensor([width, height] * 2) + SLACK
+    inside = (torch.isfinite(boxes) & (boxes >= -SLACK) & (boxes <= edge)).all(dim=1)
+    bad = ~(inside & (boxes[:, 2:] > boxes[:, :2]).all(dim=1))
+    if bool(bad.any()):
+        what = f"{where}: box {boxes[bad][0].tolist()}, read as left, top, right, bottom in pixels,"
+        raise ValueError(f"{what} is empty or leaves the picture, {width} x {height}. {ACCEPTED}")
     return BoxTargets(boxes, labels)
 
 
@@ -73,15 +81,3 @@ def _read(given: Any, sides: tuple[int, int]) -> tuple[Any, Any]:
     height, width = torch.as_tensor(given.get("size", sides)).flatten().tolist()
     boxes = torch.as_tensor(given["boxes"], dtype=torch.float32).reshape(-1, 4)
     return corners(boxes * boxes.new_tensor([width, height] * 2)), given["class_labels"]
-
-
-def _check_boxes(boxes: Tensor, sides: tuple[int, int], where: str) -> None:
-    height, width = sides
-    if len(boxes) and min(sides) >= MIN_SIDE and bool(((boxes >= 0) & (boxes <= 1)).all()):
-        raise ValueError(f"{where}: all boxes lie between 0 and 1, in {width} x {height} pixels. {ACCEPTED}")
-    edge = boxes.new_tensor([width, height] * 2) + SLACK
-    inside = (torch.isfinite(boxes) & (boxes >= -SLACK) & (boxes <= edge)).all(dim=1)
-    bad = ~(inside & (boxes[:, 2:] > boxes[:, :2]).all(dim=1))
-    if bool(bad.any()):
-        what = f"{where}: box {boxes[bad][0].tolist()}, read as left, top, right, bottom in pixels,"
-        raise ValueError(f"{what} is empty or leaves the picture, {width} x {height}. {ACCEPTED}")

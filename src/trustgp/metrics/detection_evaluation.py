@@ -155,8 +155,10 @@ class _Pairs:
         self.labels, self.confidence = labels, confidence.double().clamp(0, 1)
         self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
         each = zip(scenes.detections, self.targets, which, strict=True)
-        judged = [_edges_of(one[w >= 0], true.boxes[w[w >= 0]]) for one, true, w in each]
-        self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
+        edges = [(one[w >= 0].to(torch.float64), true.boxes[w[w >= 0]].double()) for one, true, w in each]
+        self.edge_nll = torch.cat([-one.distribution.log_prob(true) for one, true in edges])  # [k, 4]
+        ends = [(*one.interval(0.95), true) for one, true in edges]
+        self.inside = torch.cat([(low <= true) & (true <= high) for low, high, true in ends])  # [k, 4]
         numbers = torch.tensor([len(one) for one in scenes.detections])
         side = torch.tensor(scenes.sizes).flip(1).repeat_interleave(numbers, dim=0).double()  # width, height
         centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
@@ -224,10 +226,3 @@ def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | N
     scores = separation({"novelty": sides}) if all(map(len, sides)) else {}
     scores["auroc_picture"] = separation({"picture": (worst[0], worst[1][shown])})["auroc_picture"]
     return {**values, **{name: float(value) for name, value in scores.items()}}
-
-
-def _edges_of(detections: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
-    """Negative log likelihood of the true edges [k, 4], and whether they are in the 95 % interval."""
-    exact, true = detections.to(torch.float64), true.double()
-    low, high = exact.interval(0.95)
-    return -exact.distribution.log_prob(true), (low <= true) & (true <= high)
