@@ -91,9 +91,7 @@ class SpanPosterior(Posterior):
         features = features.select(self.columns)
         phi = features.explicit()
         if phi is None:
-            raise TypeError(
-                "this expert needs explicit features, as it was fitted to; pass those of its tangents."
-            )
+            raise TypeError("this expert was fitted to explicit features; pass those of its tangents.")
         basis, wide = self.basis, features.wide if isinstance(features, RowFeatures) else phi.double()
         if phi.is_cuda:  # float32 products may be TF32
             phi, basis = wide, basis.double()
@@ -121,13 +119,9 @@ class SpanPosterior(Posterior):
 
     def tensors(self) -> dict[str, Tensor]:
         """Of the basis its rank besides."""
-        return {
-            "ranks": torch.tensor([self.directions], dtype=torch.int64),
-            "columns": self.columns.cpu(),
-            "basis": self.basis.flatten(),
-            "shrink": self.shrinkage,
-            "weights": self.weights,
-        }
+        ranks, columns = torch.tensor([self.directions], dtype=torch.int64), self.columns.cpu()
+        table = {"ranks": ranks, "columns": columns, "basis": self.basis.flatten()}
+        return table | {"shrink": self.shrinkage, "weights": self.weights}
 
 
 @dataclass(frozen=True)

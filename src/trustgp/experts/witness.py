@@ -157,10 +157,8 @@ class WitnessState:
     def __call__(self, inputs: Inputs) -> WitnessPrediction:
         """Predictions for finite inputs."""
         vectors = vectors_of(inputs)
-        if vectors.shape[1] != len(self.offset):
-            raise ValueError(
-                f"inputs hold {vectors.shape[1]} numbers a row; the witness was fitted on {len(self.offset)}."
-            )
+        if (given := vectors.shape[1]) != (fitted := len(self.offset)):
+            raise ValueError(f"inputs hold {given} numbers a row; the witness was fitted on {fitted}.")
         return self.predict_scaled(self.scaled(vectors))
 
     def predict_scaled(self, points: Tensor, excluded: ExcludedGroups | None = None) -> WitnessPrediction:
@@ -169,19 +167,17 @@ class WitnessState:
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         size = max(1, at_once(CHUNK_BYTES, points.device) // row)
         if len(points) <= size:
-            return WitnessPrediction(*self._predict_chunk(points, excluded), self.reach)
+            return WitnessPrediction(*self._predict_lot(points, excluded), self.reach)
         parts = []
         for start in range(0, len(points), size):
             lot, left_out = slice(start, start + size), excluded
             if left_out is not None:
                 left_out = left_out._replace(labels=left_out.labels[lot], groups=left_out.groups[lot])
-            parts.append(self._predict_chunk(points[lot], left_out))
+            parts.append(self._predict_lot(points[lot], left_out))
         mean, variance, novelty = map(torch.cat, zip(*parts, strict=True))
         return WitnessPrediction(mean, variance, novelty, self.reach)
 
-    def _predict_chunk(
-        self, points: Tensor, excluded: ExcludedGroups | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance [n, C], and novelty [n]."""
         labels = distances(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
         mean, novelty = self._solved(points, *self._nearest(points, labels, excluded))

@@ -203,11 +203,9 @@ def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     if cells == 1:
         return points.mean(dim=0, keepdim=True)
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
-    subset, sample = (
-        order[:most].sort().values.to(points.device)
-        for most in (max(4096, 8 * cells), max(MAX_SPLIT_ROWS, 32 * cells))
-    )
-    return find_centroids(points[subset], points[sample], cells, seed=seed)
+    sizes = max(4096, 8 * cells), max(MAX_SPLIT_ROWS, 32 * cells)
+    subset, sample = (points[order[:most].sort().values.to(points.device)] for most in sizes)
+    return find_centroids(subset, sample, cells, seed=seed)
 
 
 def _members(state: WitnessState, points: Tensor, most: int, borrowed: int, context: FitContext) -> Members:
@@ -246,20 +244,18 @@ def _smoothness(
     order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
     states, views = [empty], [empty.scaled(vectors)]
     spread = order[: PRIOR_SUBSET * SPREAD_ROWS].split(SPREAD_ROWS)
-    lots = _varying_targets(views[0], targets, spread)
+    lots = _varying(views[0], targets, spread)
     if lots[0] and vectors.shape[1] > 1:
         states.append(replace(empty, spread=empty.spread * relative_lengths(*lots, _typical(views[0]))))
         views.append(states[1].scaled(vectors))
     centres = order[: min(TEST_PLACES, math.ceil(len(order) / size))]
-    nearest = [
-        distances(points[centres], points).topk(min(2 * size, len(points)), dim=1, largest=False)[1]
-        for points in views
-    ]
+    few = min(2 * size, len(order))
+    nearest = [distances(view[centres], view).topk(few, dim=1, largest=False)[1] for view in views]
     tested = evenly(min(size, len(order)), TEST_ROWS // len(centres)).to(order.device)
     members = [_left_out_members(lots, tested) for lots in zip(*nearest, strict=True)]
     losses = []
     for k, (points, neighbours) in enumerate(zip(views, nearest, strict=True)):
-        lots = _varying_targets(points, targets, [*neighbours[:, :size], *spread])
+        lots = _varying(points, targets, [*neighbours[:, :size], *spread])
         typical = _typical(points)
         by_length = context.map(partial(length_losses, *lots, typical), LENGTHS)
         length, ratio = best_length(by_length, typical)
@@ -301,9 +297,7 @@ def _typical(points: Tensor) -> Tensor:
     return positive.median().clamp_min(1e-12) if len(positive) else points.new_ones(())
 
 
-def _varying_targets(
-    points: Tensor, targets: Tensor, lots: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
+def _varying(points: Tensor, targets: Tensor, lots: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Points and standardised targets of the first sets of rows where any output varies."""
     inputs, values = [], []
     for rows in lots:
@@ -327,16 +321,9 @@ def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members
     narrow = targets.dtype != torch.float64 and float(centred.abs().max()) < MAX_FLOAT32_TARGET
     exact, rounded = points[rows], points[rows].float()
     sharp = bool((rounded - exact).abs().median() <= MAX_SHIFT * state.length)
-    state = replace(
-        state,
-        points=rounded if sharp else exact,
-        targets=centred.float() if narrow else centred,
-        rows=rows,
-        sizes=sizes,
-        own=own,
-        centre=centre,
-        level=torch.ones_like(centre),
-    )
+    kept, values = rounded if sharp else exact, centred.float() if narrow else centred
+    cells = {"sizes": sizes, "own": own, "centre": centre, "level": torch.ones_like(centre)}
+    state = replace(state, points=kept, targets=values, rows=rows, **cells)
     positions, cell, predicted = _left_out(state, torch.arange(len(points), device=rows.device))
     errors = centred[positions] + centre[cell] - predicted.mean
     ratios = errors.square() / (predicted.novelty + state.ratio)[:, None]

@@ -154,20 +154,18 @@ def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool,
     rows = rows.thinned()
     spread = torch.tensor([BASE_STD, SLOPE_STD], dtype=torch.float64)
     free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
-    base, slope = _fitted(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
+    base, slope = _fit(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
     slope = SLOPE * slope
     slopes = slope.repeat(num_experts)
     if local:
         free = (torch.bincount(rows.expert, minlength=num_experts) >= MIN_EXPERT_ROWS).double()
         spread = torch.full_like(free, EXPERT_STD)
-        own = _fitted(rows, free, spread, lambda own: base + slope * own[rows.expert] * rows.variance)
+        own = _fit(rows, free, spread, lambda own: base + slope * own[rows.expert] * rows.variance)
         slopes = slopes * own
     return Temperature(base, slope, slopes)
 
 
-def _fitted(
-    rows: ClassCalibrationRows, free: Tensor, spread: Tensor, squared: Callable[[Tensor], Tensor]
-) -> Tensor:
+def _fit(rows: ClassCalibrationRows, free: Tensor, spread: Tensor, squared: Callable[..., Tensor]) -> Tensor:
     """The factors of the best T^2 = `squared(factors)` [n], 1 where they are not `free`; never worse than
     with all of them 1."""
 

@@ -58,9 +58,8 @@ class PredictiveDistribution(Distribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> PredictiveDistribution:
         """The same for more entries."""
-        return replace(
-            self, **{name: getattr(self, name).expand(batch_shape) for name in self.arg_constraints}
-        )
+        wider = {name: getattr(self, name).expand(batch_shape) for name in self.arg_constraints}
+        return replace(self, **wider)
 
     @property
     def mean(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,25 +26,18 @@ def with_gradient(loss: Callable[[Tensor], Tensor]) -> LossAndGradient:
 
 
 def minimise_from_zero(
-    loss: LossAndGradient,
-    size: int,
-    *,
-    max_iter: int,
-    tolerance: float = 1e-10,
-    bounds: Sequence[Sequence[float]] | None = None,
+    loss: LossAndGradient, size: int, *, max_iter: int, tolerance: float = 1e-10, bounds: list | None = None
 ) -> np.ndarray | None:
     """The minimum of a loss of `size` variables, by L-BFGS from 0 within their bounds; None where the search
     ends above its start, or in NaN."""
     from scipy import optimize  # slow to import
 
-    before, _ = loss(np.zeros(size))  # subtracted: a constant in the loss does not change the tolerance
+    before, _ = loss(start := np.zeros(size))  # subtracted: a constant does not change the tolerance
 
     def relative(place: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(place)
         return value - before, gradient
 
     options = {"maxiter": max_iter, "maxcor": 50, "ftol": tolerance, "gtol": 1e-7}
-    result = optimize.minimize(
-        relative, np.zeros(size), jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    )
+    result = optimize.minimize(relative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return result.x if result.fun <= 0.0 else None
