@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
 from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
-from trustgp_experiments.report.quotes.pages import BLOCK, loose, pages, rewritten
+from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,33 @@ PAGES = {str(page.relative_to(ROOT)): page for page in pages(ROOT)}
 EVERYWHERE = ALLOWED.pop("*")
 STORED = Stored(EXPERIMENTS)
 KINDS = ("setting", "formula", "size", "version", "published", "example", "name")
+CODE = re.compile(r"^( *)(```|~~~).*?^ *\2 *$", re.DOTALL | re.MULTILINE)
+# What cannot be a measured statement: code in a line, where a link leads, a comment, a footnote's number.
+SILENT = re.compile(r"`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]+>", re.DOTALL)
+COUNT = r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|hundred|thousand)"
+UNIT = r"(?:s|ms|µs|us|seconds?|milliseconds?|minutes?|hours?|[kKMGT]i?B|bytes|nats?|Hz|FPS)"
+FIGURE = re.compile(
+    rf"\d*\.\d+|\d ?%|\d+e-?\d+|±|\b\d[\d,]* of (?:the )?\d|\b{COUNT} times\b|\b{COUNT} {UNIT}\b"
+    r"|\bhalf an? (?:second|minute|hour)\b",
+    re.IGNORECASE,
+)
+
+
+def loose(page: str, allowed: Iterable[str]) -> Iterator[str]:
+    """Figures outside blocks and code, with line and text; those within the allowed texts do not count."""
+    bare = _blank(_blank(page, BLOCK), CODE)
+    for text in allowed:
+        bare = bare.replace(text, " " * len(text))
+    bare = _blank(bare, SILENT)
+    lines = page.splitlines()
+    for match in FIGURE.finditer(bare):
+        line = bare.count("\n", 0, match.start())
+        yield f"line {line + 1}: {match[0]!r} in {lines[line].strip()!r}"
+
+
+def _blank(text: str, pattern: re.Pattern) -> str:
+    """Without what matches; lines stay where they are."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -15,6 +15,7 @@ from .result import Setting, StudyError
 
 Place = tuple[Any, ...]
 """A label for each axis, in the order of the axes."""
+Part = Callable[..., Any]
 Read = Callable[[Any], Mapping[Place, Mapping[str, Any]]]
 
 
@@ -32,13 +33,7 @@ class Grid:
 
     @classmethod
     def run(
-        cls,
-        setting: Setting,
-        part: Callable[..., Any],
-        cases: Sequence[Place],
-        *,
-        axes: Sequence[str],
-        read: Read,
+        cls, setting: Setting, part: Part, cases: Sequence[Place], *, axes: Sequence[str], read: Read
     ) -> Self:
         """Compute every part that is not kept yet, as `part(setting, *case, seed)`, and read all: see `of`.
 
@@ -108,7 +103,7 @@ class Grid:
         return mean_spread(self.values(place, measure) or ())
 
 
-def keep_part(setting: Setting, part: Callable[..., Any], case: Place, seed: int) -> Any:
+def keep_part(setting: Setting, part: Part, case: Place, seed: int) -> Any:
     """A part, computed once: see `Grid.run`."""
     key = "-".join(map(str, (*case, seed))) if case else f"seed-{seed}"
     return setting.once(key, lambda: part(setting, *case, seed))
@@ -119,7 +114,7 @@ def is_infinite(values: Iterable[Any]) -> bool:
     return any(isinstance(value, str) for value in values)
 
 
-def run_parallel(setting: Setting, part: Callable[..., Any], tasks: Sequence[tuple]) -> None:
+def run_parallel(setting: Setting, part: Part, tasks: Sequence[tuple]) -> None:
     """Compute parts of a study in `setting.jobs` processes; `Setting.once` keeps them in its folder.
 
     A part is a function of a module, called as `part(setting, *task)`. With one job nothing is done: the
@@ -136,5 +131,5 @@ def run_parallel(setting: Setting, part: Callable[..., Any], tasks: Sequence[tup
                 future.result()
 
 
-def _run(part: Callable[..., Any], plain: dict[str, Any], task: tuple) -> None:
+def _run(part: Part, plain: dict[str, Any], task: tuple) -> None:
     part(Setting(**plain), *task)

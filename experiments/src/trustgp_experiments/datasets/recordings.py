@@ -52,15 +52,13 @@ _SAME_MOTION = {"kuka": {2: 1}, "kuka_sim": {3: 1, 13: 1, 12: 2}}
 _PERIODS = (800 * math.pi, 800 * math.pi, 400 * math.pi)
 ABSURD = 100.0  # rad/s^2; in the source, sane references end below 10 and faulty ones begin above 1e6
 _REAL_TORQUES = (40.0, 40.0, 20.0, 20.0, 4.0, 4.0, 2.0)  # N m for 1 in the files, joint by joint
+_SIM_PARTS = [f"train_part{number}" for number in (1, 2, 3, 4)]
 _SIM_TORQUES = (50.0, 70.0, 20.0, 20.0, 4.0, 4.0, 2.0)
 _STRONGEST = 1000.0  # N m; several times what any joint of that arm can do
-_KUKA_PARTS = {
-    "kuka1": (["kuka_real_dataset1/kuka1_online.txt"], "kuka_real_dataset1/kuka1_offline.txt"),
-    "kuka2": (["kuka_real_dataset2/kuka2_online.txt"], "kuka_real_dataset2/kuka2_offline.txt"),
-    "kuka_sim_meier": (
-        [f"kuka_sim_dataset/kuka_sim_train_part{part}.txt" for part in (1, 2, 3, 4)],
-        "kuka_sim_dataset/kuka_sim_test.txt",
-    ),
+_KUKA_PARTS = {  # training files, and last the test file
+    "kuka1": [f"kuka_real_dataset1/kuka1_{part}.txt" for part in ("online", "offline")],
+    "kuka2": [f"kuka_real_dataset2/kuka2_{part}.txt" for part in ("online", "offline")],
+    "kuka_sim_meier": [f"kuka_sim_dataset/kuka_sim_{part}.txt" for part in (*_SIM_PARTS, "test")],
 }
 
 
@@ -144,7 +142,7 @@ def _load_sarcos_inv(name: str, root: Root) -> Recording:
 
 
 def _load_kuka_meier(name: str, root: Root) -> Recording:
-    train_files, test_file = _KUKA_PARTS[name]
+    *train_files, test_file = _KUKA_PARTS[name]
     train = np.concatenate([read_text(_MEIER.path(file, root), COLUMNS) for file in train_files])
     test = read_text(_MEIER.path(test_file, root), COLUMNS)
     rows = _without_duplicates(np.concatenate([train, test]))

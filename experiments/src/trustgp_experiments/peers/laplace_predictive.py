@@ -61,7 +61,8 @@ class LaplaceGLM(NoisyPeer):
         return cls(posterior, precision, noise=noise).tailed(validation, train)
 
     def shipped(self) -> Any:
-        return self.posterior.network, factors_of(self.precision), self.noise, self.tails
+        factors = self.precision.eigenvectors, self.precision.eigenvalues  # all that is kept of the rows
+        return self.posterior.network, factors, self.noise, self.tails
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         r"""The network's own output, and :math:`J P^{-1} J^\top`."""
@@ -122,7 +123,8 @@ class LaplaceClassifier:
         return fitted if validation is None else fitted.tuned(validation)
 
     def shipped(self) -> Any:
-        return self.posterior.network, factors_of(self.posterior.laplace.H)
+        kron = self.posterior.laplace.H
+        return self.posterior.network, kron.eigenvectors, kron.eigenvalues
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         r"""The network's logits, less sure where their variance is large: MacKay's probit approximation.
@@ -155,11 +157,6 @@ class LaplaceClassifier:
             trials.append((loss, one, temperature))
         _, best, temperature = min(trials)
         return replace(self, prior=best, temperature=temperature)
-
-
-def factors_of(precision: Any) -> tuple[Any, Any]:
-    """Eigenvectors and eigenvalues of laplace-torch's `KronDecomposed`, all that it keeps of the rows."""
-    return precision.eigenvectors, precision.eigenvalues
 
 
 def _probit(logits: Tensor, variance: Tensor) -> Tensor:

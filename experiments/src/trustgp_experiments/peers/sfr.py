@@ -85,9 +85,6 @@ class DualKernel:
         tau = noise.to(inside) * delta
         return (outside[:, None] + inside @ (tau / (self.values[:, None] + tau))) / delta
 
-    def shipped(self) -> Any:
-        return self.points.tensors(), self.rotation, self.values
-
 
 @dataclass(frozen=True)
 class Sfr(NoisyPeer):
@@ -144,7 +141,7 @@ class Sfr(NoisyPeer):
         return torch.cat([kernel.variance(rows, self.delta, noise) for kernel, rows, noise in parts], dim=1)
 
     def shipped(self) -> Any:
-        kernels = [kernel.shipped() for kernel in self.kernels]
+        kernels = [(kernel.points.tensors(), kernel.rotation, kernel.values) for kernel in self.kernels]
         return self.network, kernels, self.sigma2, self.noise, self.tails
 
     @torch.no_grad()

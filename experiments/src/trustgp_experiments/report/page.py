@@ -129,10 +129,8 @@ def _origin(provenance: Mapping[str, Any]) -> dict[str, str]:
 def _words(value: Any) -> str:
     match value:
         case Mapping():
-            parts = {
-                k: f"({_words(v)})" if isinstance(v, Mapping | list) else _words(v) for k, v in value.items()
-            }
-            return ", ".join(f"{key} {part}" for key, part in parts.items())
+            parts = [(k, _words(v), isinstance(v, Mapping | list)) for k, v in value.items()]
+            return ", ".join(f"{k} ({words})" if nested else f"{k} {words}" for k, words, nested in parts)
         case list() | tuple():
             return ", ".join(map(_words, value))
         case True | False | None:

@@ -111,13 +111,11 @@ class DetectorTraining:
         self.optimiser.step()
         decay = min(0.998, (1 + number) / (10 + number))
         with torch.no_grad():
-            for old, new in zip(self._tensors(self.average), self._tensors(self.network), strict=True):
-                old.lerp_(new, 1 - decay)
+            sides = ((*one.parameters(), *one.buffers()) for one in (self.average, self.network))
+            for old, new in zip(*sides, strict=True):
+                if old.is_floating_point():
+                    old.lerp_(new, 1 - decay)
         return float(loss.detach())
-
-    @staticmethod
-    def _tensors(network) -> list[Tensor]:
-        return [one for one in (*network.parameters(), *network.buffers()) if one.is_floating_point()]
 
 
 def main() -> None:

@@ -37,16 +37,6 @@ def rendered(n: int, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTar
     return torch.cat([part.images for part in parts]), things
 
 
-def fit_error_bar(pictures: int, held_out: int) -> DetectionModel:
-    """The error bar of the detector "scenes", with a threshold."""
-    with reporting(enabled=True) as reporter:
-        sets = [rendered(pictures, SEED["train"], reporter), rendered(held_out, SEED["validation"], reporter)]
-    train, validation = ((pixels(images), things) for images, things in sets)
-    model = fit_detector(trained("scenes"), train, validation=validation, progress=True)
-    model.threshold(false_alarm=FALSE_ALARM)
-    return model
-
-
 def load_error_bar(path: Path = FILE) -> DetectionModel:
     """The one that was fitted before; an error says how to fit it again."""
     if not path.exists():
@@ -60,13 +50,18 @@ def load_error_bar(path: Path = FILE) -> DetectionModel:
 
 
 def main() -> None:
-    """Fit and write."""
+    """Fit the error bar of the detector "scenes", with a threshold, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pictures", type=int, default=PICTURES, help="to fit on; fewer for a quick try")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="to calibrate on")
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
-    model = fit_error_bar(options.pictures, options.held_out)
+    parts = {"train": options.pictures, "validation": options.held_out}
+    with reporting(enabled=True) as reporter:
+        sets = [rendered(n, SEED[part], reporter) for part, n in parts.items()]
+    train, validation = ((pixels(images), things) for images, things in sets)
+    model = fit_detector(trained("scenes"), train, validation=validation, progress=True)
+    model.threshold(false_alarm=FALSE_ALARM)
     model.save(options.out)
     print(model)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")

@@ -80,17 +80,12 @@ def trained(name: str) -> Any:
         command = f"python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}"
         raise FileNotFoundError(f"no weights {path.name}; take the repository, or train on a GPU: {command}")
     network = detector(labels, queries=queries)
-    load_weights(network, path)
-    return network.eval()
-
-
-def load_weights(network: Any, path: Path) -> None:
-    """Put the weights of a file, which is in float16, into a detector."""
-    try:
+    try:  # the file is in float16
         state = {k: v.float() if v.is_floating_point() else v for k, v in load(path.read_bytes()).items()}
         network.load_state_dict(state)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path.name} is damaged or of another detector: {error}") from error
+    return network
 
 
 def _start(network: nn.Module) -> None:

@@ -173,6 +173,7 @@ def _moved(
     return copies, inputs.to(place), targets.to(place)
 
 
+@torch.enable_grad()
 def _descend(
     parameters: Sequence[Tensor],
     batch_loss: BatchLoss,
@@ -196,12 +197,7 @@ def _descend(
     if not recipe.constant:
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    with (
-        own_randomness(seeds[0], device),
-        repeatable(),
-        reporting(enabled=progress) as report,
-        torch.enable_grad(),
-    ):
+    with own_randomness(seeds[0], device), repeatable(), reporting(enabled=progress) as report:
         gradients = _gradients(optimiser, batch_loss, record=fused and record)
         for _ in report.track(range(recipe.epochs), stage="training", total=recipe.epochs):
             orders = torch.stack([torch.randperm(n, generator=generator) for generator in generators])

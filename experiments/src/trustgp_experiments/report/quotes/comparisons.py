@@ -38,8 +38,7 @@ class StoredCase:
 
     @property
     def tests(self) -> list[str]:
-        first = next(iter(self.seeds[0]["methods"].values()))
-        return list(first["tests"])
+        return list(next(iter(self.seeds[0]["methods"].values()))["tests"])
 
     def values(self, method: str, key: str, test: str = IN_DOMAIN) -> list[float] | None:
         """A number for each seed, of a test set or of the method itself; None where one is missing."""

@@ -1,7 +1,7 @@
-"""Blocks on a page that code writes, and figures outside of them."""
+"""Blocks on a page that code writes."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .stored import NotRun, Stored
@@ -9,16 +9,6 @@ from .stored import NotRun, Stored
 Block = Callable[[Stored], str]
 
 BLOCK = re.compile(r"(<!-- from: (?P<name>[^>]*?) -->)\n(?P<text>.*?)(?P<end><!-- /from -->)", re.DOTALL)
-CODE = re.compile(r"^( *)(```|~~~).*?^ *\2 *$", re.DOTALL | re.MULTILINE)
-# What cannot be a measured statement: code in a line, where a link leads, a comment, a footnote's number.
-SILENT = re.compile(r"`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]+>", re.DOTALL)
-COUNT = r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|hundred|thousand)"
-UNIT = r"(?:s|ms|µs|us|seconds?|milliseconds?|minutes?|hours?|[kKMGT]i?B|bytes|nats?|Hz|FPS)"
-FIGURE = re.compile(
-    rf"\d*\.\d+|\d ?%|\d+e-?\d+|±|\b\d[\d,]* of (?:the )?\d|\b{COUNT} times\b|\b{COUNT} {UNIT}\b"
-    r"|\bhalf an? (?:second|minute|hour)\b",
-    re.IGNORECASE,
-)
 
 
 def rewritten(page: str, blocks: Mapping[str, Block], stored: Stored) -> str:
@@ -46,23 +36,6 @@ def text_of(block: Block, stored: Stored) -> str:
         return block(stored).strip()
     except NotRun as missing:
         return f"*The {missing} is yet to be run.*"
-
-
-def loose(page: str, allowed: Iterable[str]) -> Iterator[str]:
-    """Figures outside blocks and code, with line and text; those within the allowed texts do not count."""
-    bare = _blank(_blank(page, BLOCK), CODE)
-    for text in allowed:
-        bare = bare.replace(text, " " * len(text))
-    bare = _blank(bare, SILENT)
-    lines = page.splitlines()
-    for match in FIGURE.finditer(bare):
-        line = bare.count("\n", 0, match.start())
-        yield f"line {line + 1}: {match[0]!r} in {lines[line].strip()!r}"
-
-
-def _blank(text: str, pattern: re.Pattern) -> str:
-    """Without what matches; lines stay where they are."""
-    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def pages(root: Path) -> list[Path]:

@@ -56,9 +56,10 @@ def run(setting: Setting) -> Result:
     network = setting.sized(FULL, QUICK)().words()
     rows = {trained: parts[0]["sizes"] for (trained,), parts in grid.parts.items()}
     by = {score: [m for m in DECLARED if DECLARED[m] == score] for score in dict.fromkeys(DECLARED.values())}
+    tried = {name: ", ".join(f"{rate}: {loss:.4f}" for rate, loss in rates[name].items()) for name in rates}
     values = {
         "made": any(part["made"] for parts in grid.parts.values() for part in parts),
-        "chosen": "; ".join(f"{NAMES[name]} {_losses(losses)}" for name, losses in rates.items()),
+        "chosen": "; ".join(f"{NAMES[n]} {best_rate(rates[n]):g} ({tried[n]})" for n in rates),
         "declared": "; ".join(f"by {SCORES[score]}: {', '.join(methods)}" for score, methods in by.items()),
     }
     constants = {"letters": letters, "members": MEMBERS, "neighbours": NEIGHBOURS}
@@ -125,8 +126,3 @@ def _placed(setting: Setting, case: Case, training: ImageTraining) -> tuple[Netw
     parts = (case.train, case.validation)
     rows, validation = ((inputs.to(setting.device), labels.to(setting.device)) for inputs, labels in parts)
     return recipe, rows, validation
-
-
-def _losses(losses: dict[str, float]) -> str:
-    each = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in losses.items())
-    return f"{best_rate(losses):g} ({each})"

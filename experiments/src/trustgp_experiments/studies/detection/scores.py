@@ -217,7 +217,11 @@ def calibration(test: Judged, noises: Mapping[str, EdgeNoise], *, seed: int = 0)
     scores = {}
     for method, answer in test.answers.items():
         confidence = answer.probabilities.gather(1, chosen[:, None])[:, 0]
-        error, (scale, df) = _errors(answer.boxes, target, detected), _edges(answer, hit, noises.get(method))
+        error, unknown = _errors(answer.boxes, target, detected), answer.unknown[hit]
+        if answer.edges is not None:
+            scale, df = answer.edges[0][hit], answer.edges[1]
+        else:
+            scale, df = noises[method].scale(unknown, torch.ones(len(unknown))), float(noises[method].df)
         loss = -StudentT(df, 0.0, scale).log_prob(error).mean(dim=1)
         reach = stdtrit(df, 0.5 + np.array(LEVELS) / 2)
         within = [(error.abs() <= one * scale).double() for one in reach]
@@ -235,15 +239,6 @@ def calibration(test: Judged, noises: Mapping[str, EdgeNoise], *, seed: int = 0)
             "rows": [len(target), int(hit.sum())],
         }
     return scores
-
-
-def _edges(answer: Answer, rows: Tensor, noise: EdgeNoise | None) -> tuple[Tensor, float]:
-    """Scale of the errors of some detections, [k, 4], and degrees of freedom."""
-    if answer.edges is not None:
-        return answer.edges[0][rows], answer.edges[1]
-    assert noise is not None
-    unknown = answer.unknown[rows]
-    return noise.scale(unknown, torch.ones(len(unknown))), float(noise.df)
 
 
 def _errors(boxes: Tensor, target: Tensor, detected: Detected) -> Tensor:

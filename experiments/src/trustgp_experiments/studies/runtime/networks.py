@@ -128,25 +128,25 @@ MLP_BUDGETS["small"] = {**ONE_PASS, "tangents": Sketch(128)}
 
 
 def _cnn_budgets(network: nn.Module) -> Budgets:
-    last = named(network, "")[-4:]  # of the two Linear layers
-    return _sketches(Sketch(1024), Sketch(1024, parameters=last), Sketch(256, parameters="last"))
+    linear = named(network, "")[-4:]  # of the two Linear layers
+    return _sketches((1024, "all"), (1024, linear), (256, "last"))
 
 
 def _resnet_budgets(network: nn.Module) -> Budgets:
     large, medium = (named(network, stage, "last") for stage in ("stages.3", "stages.3.1"))
-    sketches = Sketch(2048, parameters=large), Sketch(1024, parameters=medium)
-    return _sketches(*sketches, Sketch(512, parameters="last"))
+    return _sketches((2048, large), (1024, medium), (512, "last"))
 
 
 def _detr_budgets(network: nn.Module) -> Budgets:
     layers = {name.split(".")[4] for name in named(network, "detr.model.decoder.layers")}
     heads = named(network, "detr.class_labels_classifier", "detr.bbox_predictor")
     top = named(network, f"detr.model.decoder.layers.{max(layers, key=int)}") + heads
-    sketches = (Sketch(1024, parameters=top), Sketch(512, parameters=top), Sketch(256, parameters=heads))
-    return _sketches(*sketches, **ONE_PASS)
+    return _sketches((1024, top), (512, top), (256, heads), **ONE_PASS)
 
 
-def _sketches(*sketches: Sketch, **more: Any) -> Budgets:
+def _sketches(*sizes: tuple[int, str | list[str]], **more: Any) -> Budgets:
+    """From sizes of sketches and their parameters, the largest first."""
+    sketches = (Sketch(size, parameters=parameters) for size, parameters in sizes)
     named = zip(("large", "medium", "small"), sketches, strict=True)
     return {name: {**more, "tangents": sketch} for name, sketch in named}
 

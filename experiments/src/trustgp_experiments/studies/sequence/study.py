@@ -13,7 +13,7 @@ from ...core.claim import Claim, versus, within
 from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
 from ...core.recipes import MEMBERS, NetworkRecipe, Pair
-from ...core.regression import CORRECTED, NLL, compare, score_method
+from ...core.regression import CORRECTED, NLL, compare, place_name, score_method
 from ...core.result import Result, Setting, Table, make_result, prose
 from ...datasets import Recording, load, simulate, split_unseen, standardise
 from ...datasets.splits import seams, window_ends, windows_at
@@ -124,9 +124,9 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     arms = grid.along("trained")
     own_arm, other_arms = _places(grid)
     columns = []
-    for place in sorted((*own_arm, *other_arms), key=lambda one: arms.index(one[0])):  # the arm's own first
-        digits = 3 if place in own_arm else 2
-        columns.append(NLL.at(_name(place), digits=digits, trained=place[0], tested=place[2]))
+    for arm, _, test in sorted((*own_arm, *other_arms), key=lambda one: arms.index(one[0])):  # its own first
+        digits = 3 if test == IN_DOMAIN else 2
+        columns.append(NLL.at(place_name((arm, test)), digits=digits, trained=arm, tested=test))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, columns, {"split": SPLIT}, note=note)]
     pivots += [everything(f"trained on {arm}", arm, SPLIT) for arm in arms]
@@ -144,7 +144,7 @@ def findings(grid: Grid) -> list[str]:
     sentences.sort(key=lambda sentence: "worse in 0" in sentence)
     error = versus(compare(grid, own_arm, CORRECTED, NOISE, "mse"), digits=4)
     covers = f"covers {100 * COVERED[0]:.0f} to {100 * COVERED[1]:.1f} %"
-    checks = [within(_name(place), grid.mean((*place, OURS), "coverage"), *COVERED) for place in own_arm]
+    checks = [within(place[0], grid.mean((*place, OURS), "coverage"), *COVERED) for place in own_arm]
     claim = Claim(f"On new motions the 95 % interval of trustgp {covers}", checks)
     return [*sentences, f"The corrected mean against the network, mse: {error}.", claim.sentence]
 
@@ -154,8 +154,3 @@ def _places(grid: Grid) -> tuple[list[Place], list[Place]]:
     arms = grid.along("trained")
     own_arm = [(arm, SPLIT, IN_DOMAIN) for arm in arms]
     return own_arm, [(arm, SPLIT, test) for arm in arms for test in others(grid, arm, SPLIT)]
-
-
-def _name(place: Place) -> str:
-    trained, _, test = place
-    return trained if test == IN_DOMAIN else f"{trained} on {test}"
