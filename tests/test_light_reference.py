@@ -12,7 +12,9 @@ from torch import nn
 from witness_reference import witness_answer
 
 import trustgp
+from trustgp.experts.whole import RIDGE
 from trustgp.tangents.network import prepare
+from trustgp.tangents.sketch import OutputSketchMap
 
 
 @pytest.fixture(scope="module", params=["chain", "convolutions"])
@@ -37,7 +39,8 @@ def variance_of(model, network, row):
     mixture = model.mixtures[0]
     tangents, double = mixture.tangents, prepare(copy.deepcopy(network).double(), "all", None)
     state = {k: v.double() if v.is_floating_point() else v for k, v in tangents.state().items()}
-    phi = model.origin.tangents.restore(double, state)(row.double()).rows[0]
+    plain = model.origin.tangents.restore(double, state)
+    phi = plain(row.double()).rows[0]
     projection = mixture.gate.projection
     place = phi @ projection.directions.double() - projection.offset if projection is not None else phi[:0]
     label = 0 if projection is None else int((mixture.gate.centroids - place).norm(dim=1).argmin())
@@ -53,9 +56,14 @@ def variance_of(model, network, row):
     second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
     c = model.calibrations[0]
     raw, outputs = unit * expert.scale + expert.noise, torch.arange(len(second))
-    scaled = calibrated(c, raw[None], torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs)[
-        0
-    ]
+    whole, leverage = mixture.whole, torch.ones(len(second), dtype=torch.float64)
+    if whole is not None:  # the convolutions have few gradients, and no sketch
+        each = OutputSketchMap(plain)(row.double()).by_output[0]
+        basis, ridge = whole.basis.double(), RIDGE * whole.values[-1]
+        inverse = torch.linalg.inv((basis * (whole.values + ridge)) @ basis.T)
+        leverage = torch.einsum("cd,de,ce->c", each, inverse, each) * whole.units**2 / whole.typical
+    given = torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs, leverage
+    scaled = calibrated(c, raw[None], *given)[0]
     gain = c.trust * precision * scaled
     expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
     left = (1 + gain) / (1 + gain**2)
@@ -83,6 +91,7 @@ def test_a_prediction_is_that_of_the_reference(fitted, planted):
     c = model.calibrations[0]  # else some of the formula would not be seen
     assert not planted or float(prediction.novelty.max()) > float(c.beyond) > float(prediction.novelty.min())
     assert float(c.varying) < 1
+    assert (float(c.leverage) > 0) == (model.mixtures[0].whole is not None)
     assert float(c.share) > 0
     for i, row in enumerate(inputs.split(1)):
         alone = model.predict(row)

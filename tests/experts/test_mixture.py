@@ -61,7 +61,7 @@ def raw_of(n: int, outputs: int) -> LatentPrediction:
     values = torch.arange(1.0, n * outputs + 1, dtype=torch.float64).reshape(n, outputs)
     expert = torch.arange(n)[:, None]
     return LatentPrediction(
-        values, values * 2, values * 3, values * 4, values / 100, expert, values * 5, values * 6
+        values, values * 2, values * 3, values * 4, values / 100, expert, values * 5, values * 6, values * 7
     )
 
 
@@ -89,3 +89,4 @@ def test_held_out_rows_have_an_entry_for_each_row_and_output():
     assert rows.output.tolist() == [0, 1, 0, 1]
     assert rows.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
     assert rows.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]
+    assert rows.log_leverage.tolist() == [7.0, 14.0, 21.0, 28.0]

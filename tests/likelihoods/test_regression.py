@@ -21,7 +21,7 @@ def uniform(*shape):
 OUTPUTS = uniform(4, 2)
 NONE = torch.zeros(4, 2, dtype=torch.float64)
 MOMENTS = [uniform(4, 2) for _ in range(4)]
-RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE)
+RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE, uniform(4, 2).log())
 WITNESSED = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
@@ -32,7 +32,7 @@ def calibration(fade, onset, level, excess, shift, **others):
 
 
 TAILS = {"df": [3.0, 9.0], "share": 0.04, "spread": [5.0, 0.0], "extent": [0.2, 3.0]}
-SCALES = {"varying": 0.6, "constant": [0.4, 1.9], "beyond": 0.15, "growth": [0.7, -0.4]}
+SCALES = {"leverage": 0.7, "varying": 0.6, "constant": [0.4, 1.9], "beyond": 0.15, "growth": [0.7, -0.4]}
 OWN, CORRECTED = (
     calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7], **SCALES, **TAILS),
     calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], share=0.1, spread=[0.0, 30.0]),
@@ -48,6 +48,8 @@ def scale_at(c: Calibration, i: int, j: int) -> float:
     bounds, kappa = (nu_0, float(c.extent[j]) / before), float(RAW.log_kappa[i, j].exp())
     found = calibrated_scale(a, b, float(c.level[j]), novelty, kappa, *bounds) ** gamma
     found *= calibrated_scale(0.0, b, float(c.constant[j]) / before, novelty, 1.0, *bounds) ** (1 - gamma)
+    leverage = float(RAW.log_leverage[i, j].exp())
+    found *= calibrated_scale(float(c.leverage), b, 1.0, novelty, leverage, *bounds)
     if novelty > nu_1:
         way = math.log(novelty / nu_1) / -math.log(nu_1)
         found *= math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
@@ -150,7 +152,7 @@ def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 
     """Residuals of this size where the experts expect those of size 1."""
     residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     zeros = torch.zeros_like(residual)
-    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
+    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision", "log_leverage")
     values = {"residual": size * residual, "epistemic": zeros + 1.0, "novelty": zeros + novelty}
     return CalibrationRows(output=torch.arange(n) % 2, **values, **dict.fromkeys(names, zeros))
 
@@ -158,7 +160,7 @@ def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 
 def near_and_far(c: Calibration) -> list[float]:
     """V of E = 1 among the rows and far from them."""
     novelty, one = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    return c.scale(novelty, 0 * one, one, c.level.log(), c.constant.log()).tolist()
+    return c.scale(novelty, 0 * one, one, 0 * one, c.level.log(), c.constant.log()).tolist()
 
 
 def test_left_out_rows_set_the_scale_near_the_data_and_left_out_clusters_far_away():
@@ -227,6 +229,7 @@ def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():
         log_kappa=torch.zeros_like(residual),
         witness_mean=torch.zeros_like(residual),
         witness_precision=torch.zeros_like(residual),
+        log_leverage=torch.zeros_like(residual),
     )
     own, corrected, *_ = Regression().calibrate(rows, Shape(2, (1,)), None)
     alone = fit_calibration(rows, initial_calibration(rows, 2, corrected=False))

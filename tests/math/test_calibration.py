@@ -61,7 +61,7 @@ def calibration(
 
 SCALED = {"reach": 0.6, "varying": 0.7, "constant": (0.3, 1.4), "beyond": 0.2, "growth": (0.4, 1.3)}
 TAILS = {"df": (3.0, 12.0), "share": 0.05, "spread": (9.0, 30.0), "extent": (1.0, 1.5)}
-TAILED = calibration(0.7, 1.5, (0.5, 2.0), 0.8, weight=0.6, trust=(0.5, 3.0), **SCALED, **TAILS)
+TAILED = calibration(0.7, 1.5, (0.5, 2.0), 0.8, weight=0.6, trust=(0.5, 3.0), leverage=0.4, **SCALED, **TAILS)
 
 
 def far_field(beyond: float, growth, novelty: float) -> float:
@@ -71,13 +71,17 @@ def far_field(beyond: float, growth, novelty: float) -> float:
     return float(np.interp(math.log(novelty / beyond) / math.log(1 / beyond), [0, *KNOTS], [0, *growth]))
 
 
-def scale_of(c: Calibration, output: int, novelty: float, kappa: float, variance: float) -> float:
+def scale_of(
+    c: Calibration, output: int, novelty: float, kappa: float, variance: float, leverage=1.0
+) -> float:
     """V / E as products of powers, in plain Python."""
     a, b, nu_0, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.varying))
     bounds = (nu_0, float(c.extent[output]) / variance)
     varying = calibrated_scale(a, b, float(c.level[output]), novelty, kappa, *bounds)
     constant = calibrated_scale(0.0, b, float(c.constant[output]) / variance, novelty, 1.0, *bounds)
-    return varying**gamma * constant ** (1 - gamma) * math.exp(far_field(float(c.beyond), c.growth, novelty))
+    of_all_rows = calibrated_scale(float(c.leverage), b, 1.0, novelty, leverage, *bounds)
+    far = math.exp(far_field(float(c.beyond), c.growth, novelty))
+    return varying**gamma * constant ** (1 - gamma) * of_all_rows * far
 
 
 def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
@@ -86,7 +90,8 @@ def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
     for i in range(len(rows)):
         row = {name: float(value[i]) for name, value in vars(rows).items()}
         j, before = int(row["output"]), row["epistemic"] + row["noise"]
-        scale = scale_of(c, j, row["novelty"], math.exp(row["log_kappa"]), before)
+        kappa, leverage = math.exp(row["log_kappa"]), math.exp(row["log_leverage"])
+        scale = scale_of(c, j, row["novelty"], kappa, before, leverage)
         predicted = (row["residual_mean"], float(c.weight), row["witness_mean"], row["witness_precision"])
         mu, variance = two_opinions(scale * before, *predicted, float(c.trust[j]))
         places.append(mu)
@@ -117,12 +122,13 @@ def generated(
 
     output = torch.arange(rows) % 2
     novelty, log_kappa = uniform(*novelty), uniform(-3, 3)
+    log_leverage = 2 * torch.sin(torch.arange(rows).double())
     size = uniform(-2, 2).exp()
     epistemic, noise, shift = size * uniform(0.1, 2), size * uniform(0.1, 0.5), normal()
     predicted, precision = torch.zeros_like(shift), torch.zeros_like(shift)
     if with_witness:
         predicted, precision = 2 * normal(), uniform(-2, 2).exp()
-    before = zip(output, novelty, log_kappa.exp(), epistemic + noise, strict=True)
+    before = zip(output, novelty, log_kappa.exp(), epistemic + noise, log_leverage.exp(), strict=True)
     scales = number([scale_of(truth, int(j), *(float(v) for v in rest)) for j, *rest in before])
     expected, left = pooled(
         truth, scales * (epistemic + noise), shift, predicted, precision, truth.trust[output]
@@ -135,7 +141,7 @@ def generated(
     far = (truth.spread[output] + variance + offset.square()).sqrt() * normal()
     residual = truth.shift * expected + torch.where(uniform(0, 1) < truth.share, far, usual)
     return CalibrationRows(
-        residual, shift, epistemic, noise, novelty, log_kappa, output, predicted, precision
+        residual, shift, epistemic, noise, novelty, log_kappa, output, predicted, precision, log_leverage
     )
 
 
@@ -149,14 +155,35 @@ def fitted(rows: CalibrationRows, shift: float = 0.0) -> Calibration:
     *(st.floats(*bounds) for bounds in ((0.01, 1), (0.01, 1), (0.01, 100), (0.01, 100), (0.1, 0.99))),
     st.tuples(st.floats(-4, 4), st.floats(-4, 4)),
     st.floats(0.01, 100),
+    st.floats(0, 2),
+    st.floats(0.01, 100),
 )
 def test_scale_is_the_formula(
-    fade, onset, level, novelty, kappa, reach, varying, constant, variance, beyond, growth, extent
+    fade,
+    onset,
+    level,
+    novelty,
+    kappa,
+    reach,
+    varying,
+    constant,
+    variance,
+    beyond,
+    growth,
+    extent,
+    w,
+    leverage,
 ):
-    others = {"varying": varying, "constant": (constant,), "beyond": beyond, "extent": (extent,)}
+    others = {
+        "varying": varying,
+        "constant": (constant,),
+        "beyond": beyond,
+        "extent": (extent,),
+        "leverage": w,
+    }
     c = calibration(fade, onset, (level,), reach=reach, growth=growth, **others)
-    values = (number([novelty]), number([math.log(kappa)]), number([variance]))
-    expected = pytest.approx(scale_of(c, 0, novelty, kappa, variance), rel=1e-9)
+    values = (number([novelty]), number([math.log(kappa)]), number([variance]), number([math.log(leverage)]))
+    expected = pytest.approx(scale_of(c, 0, novelty, kappa, variance, leverage), rel=1e-9)
     assert float(c.scale(*values, c.level.log(), c.constant.log())) == expected
     folded, logs, _ = c.folded(torch.device("cpu"), torch.float64)
     assert float(folded.scale(*values, *logs)) == expected
@@ -171,6 +198,7 @@ def test_defaults_are_one_without_growth_and_gaussian():
     assert default.df.tolist() == [MAX_DF] * 3
     assert (float(default.share), default.spread.tolist()) == (0.0, [0.0] * 3)
     assert default.extent.tolist() == [MAX_VARIANCE] * 3
+    assert float(default.leverage) == 0.0
     assert default.folded(torch.device("cpu"), torch.float32)[2].dtype == torch.float32
 
 

@@ -166,7 +166,7 @@ DAMAGES: dict[str, list[tuple[Callable[[dict, str], None], str]]] = {
         (INF, "w.spread w.ratio w.reach w.level c.spread c.df"),
         (NEGATIVE, "w.spread w.length w.ratio w.reach w.floor w.level w.rows w.own>w.sizes w.sizes"),
         (NEGATIVE, "calibration.0.trust c.spread c.share c.constant c.df"),
-        (ZERO, "w.spread w.length w.neighbours w.reach w.level w.own c.varying c.beyond c.constant"),
+        (ZERO, "w.spread w.length w.neighbours w.reach w.level w.own c.beyond c.constant"),
         (at(1), "c.share"),
         (at(1.5), "w.reach c.varying c.beyond"),
         (at(2), "c.df"),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from witness_reference import witness_answer, witness_level
 
 import trustgp
+from trustgp.data.rows import Rows, distinct_rows
 from trustgp.experts import posteriors
 from trustgp.experts import system as equations
 from trustgp.math.calibration import KNOTS
@@ -150,12 +151,13 @@ def steadied(kappas: list[Tensor], own: list[int]) -> list[Tensor]:
     return [(n * kappa.log() + 20 * mean) / (n + 20) for n, kappa in zip(own, kappas, strict=True)]
 
 
-def calibrated(c, raw: Tensor, novelty: Tensor, log_kappa: Tensor, outputs: Tensor) -> Tensor:
+def calibrated(c, raw: Tensor, novelty: Tensor, log_kappa: Tensor, outputs: Tensor, leverage=1.0) -> Tensor:
     """V of E [n, B], written out."""
     support = torch.minimum(c.reach / novelty.clamp_min(1e-300), c.extent[outputs] / raw)
     strength = (1.0 - novelty**c.onset) * support.clamp_max(1.0)
     solution = c.level[outputs].log() + c.fade * log_kappa
     fitted = c.varying * solution + (1.0 - c.varying) * (c.constant[outputs] / raw).log()
+    fitted = fitted + c.leverage * torch.as_tensor(leverage).log()
     way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(float(c.beyond)), 0.0, 1.0)
     grown = np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]) if bool(c.growth.any()) else 0.0
     return torch.exp(raw.log() + strength * fitted + torch.as_tensor(grown))
@@ -189,7 +191,9 @@ def _checked(network: nn.Module, x: Tensor, y: Tensor, at: Tensor, gradients, **
             assert bool(torch.isfinite(getattr(one, name)).all()), name
         assert bool((one.epistemic >= 0).all())
         assert bool((one.variance > 0).all())
-    truth = oracle(model, network, x, y, at, prediction.expert, *gradients)
+    new = distinct_rows(Rows(x, y))  # rows that repeat others count once
+    given = x[new], y[new], at, prediction.expert, gradients[0][new], gradients[1]
+    truth = oracle(model, network, *given)
     shape = prediction.variance.shape
     assert torch.equal(prediction.mean, network(at))
     least = torch.finfo(prediction.variance.dtype).tiny
@@ -308,7 +312,7 @@ def test_experts_of_one_row_and_no_empty_ones(tangents, tmp_path):
     model.save(tmp_path / "m")
     assert trustgp.load(tmp_path / "m", network).num_experts == model.num_experts == 1
     # k-means finds at most as many clusters as there are distinct rows; the rest would be empty
-    x, y = repeated(6, 4)
+    x, y = repeated(6, 4, 3)
     network = train(mlp(2, 6, 2), x, y)
     model = check(network, x, y, tangents=tangents, num_experts=9)
     assert 1 <= model.num_experts <= 4

@@ -30,6 +30,7 @@ KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memo
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
+REPEATED, HASHED_ROWS = 1e-4, 2**14  # difference of repeated rows over their spread; rows hashed at a time
 MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
 Unpack = Callable[[Any], tuple[Any, Any]]
 """(inputs, targets) of a batch that is something else, such as a dict or a triple."""
@@ -68,6 +69,10 @@ class Rows:
     def subset(self, chosen: Tensor) -> Rows:
         """Those that are True in `chosen` [n], in their order, where they are: none is copied."""
         return ChosenRows(self, chosen.nonzero().flatten())
+
+    def every(self, stride: int) -> Rows:
+        """Every `stride`-th of them."""
+        return self if stride == 1 else self.subset(torch.arange(len(self)) % stride == 0)
 
     def rebind(self, whole: Rows) -> Rows:
         """The same rows of another copy of all of them."""
@@ -118,6 +123,9 @@ class ChosenRows(Rows):
     def take(self, indices: Tensor) -> Inputs:
         return self.whole.take(self.index[indices.to(self.index.device)])
 
+    def subset(self, chosen: Tensor) -> Rows:
+        return ChosenRows(self.whole, self.index[chosen])
+
     def to_device(self, device: torch.device) -> Rows:
         return ChosenRows(self.whole.to_device(device), self.index)
 
@@ -126,6 +134,35 @@ class ChosenRows(Rows):
 
     def parent_indices(self, indices: Tensor) -> Tensor:
         return self.index[indices]
+
+
+def distinct_rows(rows: Rows) -> Tensor:
+    """Which rows do not repeat an earlier one, inputs and targets up to `REPEATED` of their spread, [n].
+
+    Rounded numbers are hashed; inputs are read only where targets repeat.
+    """
+    n = len(rows)
+    sample = rows.batch(torch.arange(0, n, max(1, n // 1024)))
+    keys = _hashed(rows.targets, sample[1])
+    if len(keys.unique()) < n:
+        parts = [rows.take(index) for index in torch.arange(n).split(HASHED_ROWS)]
+        for first, *lots in zip(leaves(sample[0]), *map(leaves, parts), strict=True):
+            keys = 31 * keys + torch.cat([_hashed(lot, first) for lot in lots])
+    order = keys.argsort(stable=True)  # of equal ones the first row comes first
+    new = torch.ones(n, dtype=torch.bool)
+    new[order[1:]] = keys[order].diff() != 0
+    return new
+
+
+def _hashed(values: Tensor, like: Tensor) -> Tensor:
+    """A number for each row [n], int64, equal where rows are; `like` are rows that tell the spread."""
+    flat, like = values.reshape(len(values), -1), like.reshape(len(like), -1)
+    if flat.is_floating_point():
+        step = REPEATED * like.double().std(dim=0, correction=0)
+        step = torch.where(step > 0, step, torch.finfo(torch.float32).eps * like.double().abs().amax(dim=0))
+        flat = (flat.double() / torch.where(step > 0, step, 1.0)).round().clamp(-(2.0**60), 2.0**60)
+    weights = torch.randint(2**62, (flat.shape[1],), generator=torch.Generator().manual_seed(0))
+    return (flat.long() * weights.to(flat.device)).sum(dim=1).cpu()  # it may overflow, always alike
 
 
 def finite_rows(inputs: Inputs) -> Tensor:

@@ -78,6 +78,16 @@ class Problem:
         parts = [network.directional(self.rows.take(part), direction) for part in rows.split(size)]
         return torch.cat([self._served(part.double()) for part in parts]) + self.residual_at(rows)
 
+    def every(self, stride: int) -> Problem:
+        """The same of every `stride`-th row."""
+        index = torch.arange(0, len(self.rows), stride)
+        cached = self.cached
+        if cached is not None:
+            cached = cached.take(index.to(next(iter(cached.tensors().values())).device))
+        parts = {name: getattr(self, name) for name in ("residual", "groups", "linear")}
+        taken = {k: None if v is None else v[index.to(v.device)] for k, v in parts.items()}
+        return replace(self, rows=self.rows.every(stride), cached=cached, **taken)
+
     def _served(self, values: Tensor) -> Tensor:
         """The outputs, or combinations, of values [m, C] that the experts learn, shape [m, B]."""
         return values[:, self.outputs] if self.blend is None else values @ self.blend.to(values)
@@ -163,8 +173,9 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         "novelty": torch.where(prior > 0, unit / prior, 1.0).clamp_max(1.0)[:, None],
         "noise": noise.expand_as(residual),
         "log_kappa": expert.kappa.log().expand_as(residual),
-        "witness_mean": torch.zeros_like(residual),  # set when all experts are solved
+        "witness_mean": torch.zeros_like(residual),  # these are set when all experts are solved
         "witness_precision": torch.zeros_like(residual),
+        "log_leverage": torch.zeros_like(residual),
     }
     held_out = {name: value[kept] for name, value in every.items()}
     held_out["residual"] = retrained + held_out["residual_mean"]

@@ -19,6 +19,7 @@ from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
+from .whole import WholePosterior
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class LatentPrediction:
     expert: Tensor  # index of the expert, of each gate, int64 [n, G]
     witness_mean: Tensor  # of y - f(x)
     witness_precision: Tensor  # 0 without a witness
+    log_leverage: Tensor  # of the posterior of all rows; 0 without one
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
@@ -84,6 +86,7 @@ class Mixture:
     outputs: Tensor  # which outputs of the network they serve [B]
     neighbours: tuple[tuple[int, ...], ...]  # of each expert
     bound: Tensor  # share of squared kernel mass between experts, a scalar
+    whole: WholePosterior | None = None  # of all rows, for each output
 
     @cached_property
     def log_kappa(self) -> Tensor:
@@ -146,7 +149,8 @@ class Mixture:
         labels = self._labels(features) if labels is None else labels
         if len(labels) == 1:
             number = labels.tolist()[0]
-            return self._prediction(labels, self.each[number], *self._moments(number, features))
+            latent = self._prediction(labels, self.each[number], *self._moments(number, features))
+            return self._with_leverage(latent, features)
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
         parts = [
@@ -155,7 +159,13 @@ class Mixture:
             if len(rows)
         ]
         back, numbers = order.argsort(), self.numbers[labels].unbind(dim=1)
-        return self._prediction(labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True)))
+        latent = self._prediction(
+            labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True))
+        )
+        return self._with_leverage(latent, features)
+
+    def _with_leverage(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
+        return latent if self.whole is None else replace(latent, log_leverage=self.whole(features.by_output))
 
     def _moments(self, index: int, features: Features) -> tuple[Tensor, ...]:
         """Variance over s [n], prior [n] and residual mean [n, B] of one expert; amplitudes where a kernel
@@ -200,4 +210,5 @@ class Mixture:
             expert=labels[:, None],
             witness_mean=nothing,
             witness_precision=nothing,
+            log_leverage=nothing,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +19,22 @@ from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import CalibrationRows, needed_rows
 from ..math.calibration_fit import mean_by_output
 from ..state.model_state import ModelState, Training, predict_uncalibrated
+from .whole import left_out_leverage
 
 OVERFIT_RATIO = 3.0  # of held-out to training error, from which a warning comes
 MAX_OVERFIT_ROWS = 1024  # on which that is measured
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 2**16, 32 * 2**20  # of validation rows predicted together
 
 
-def calibrate(state: ModelState, report: Reporter) -> ModelState:
+class HeldOutFit(NamedTuple):
+    """How a calibration suits the rows that it was fitted to."""
+
+    loss: float = 0.0  # mean negative log likelihood
+    start: float = 0.0  # the same before validation rows were seen
+    warning: str = ""
+
+
+def calibrate(state: ModelState, report: Reporter) -> tuple[ModelState, HeldOutFit]:
     """Fit the scale to left-out training rows, and from there to the validation rows, if there are any."""
     likelihood, training, shape = state.likelihood, state.training, state.shape
     assert training is not None, "a model in a fit has its rows"
@@ -44,10 +53,12 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
     else:
         seen = state.provenance.split[1] > 0
         calibrations = likelihood.calibrate(held_out, shape, targets, seen=seen)
-    if held_out is not None and (reason := likelihood.calibration_warning(held_out, calibrations)):
-        warn_user(reason)
+    fitted = HeldOutFit()
+    if held_out is not None:
+        reason = likelihood.calibration_warning(held_out, calibrations)
+        fitted = HeldOutFit(*likelihood.held_out_losses(held_out, calibrations), reason)
     scores = scores if measures is None else likelihood.score(measures, calibrations)
-    return replace(state, calibrations=calibrations, held_scores=scores)
+    return replace(state, calibrations=calibrations, held_scores=scores), fitted
 
 
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
@@ -114,7 +125,10 @@ def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | 
                 continue
             own = result.expert.rows[: int(result.expert.own)]
             own = own[evenly(len(own), len(result.held_out) // len(log_kappa))].cpu()  # a sample of many
-            held_out = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)))
+            leverage = (
+                left_out_leverage(mixture, training.rows, own).flatten().to(result.held_out.residual.device)
+            )
+            held_out = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)), log_leverage=leverage)
             parts.append((own, mixture.outputs, held_out))
             novelty = held_out.novelty.cpu().reshape(len(own), -1)
             total[own] += novelty.sum(dim=1)

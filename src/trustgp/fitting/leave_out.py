@@ -86,4 +86,5 @@ def _predicted(
         log_kappa=log_kappa,
         witness_mean=zero,
         witness_precision=zero,
+        log_leverage=zero,
     )

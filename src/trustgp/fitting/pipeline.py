@@ -14,21 +14,24 @@ from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fin
 from ..data.quantities import size_text
 from ..data.rows import Rows, kinds, read_rows, require_finite_rows
 from ..data.trees import structure
+from ..data.user_warnings import warn_user
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
+from ..experts.whole import WholePosterior
 from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
 from ..tangents.modules import check_kind, has_output_selector
 from ..tangents.probes import Probes
+from ..tangents.sketch import OutputSketchMap
 from .budget import plan_for_budget, shrink_to_budget
-from .calibrate import calibrate
+from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import FeatureTable, precompute_linear, run_tangents
 from .options import FitOptions
-from .plan import Plan, choose_plan, log_plan
+from .plan import Plan, choose_plan, default_sizes, log_plan
 from .prepare import (
     FitRows,
     Prepared,
@@ -40,6 +43,11 @@ from .prepare import (
     split_rows,
 )
 from .solve import FittedMixture, fit_mixture
+from .whole import whole_posterior, with_whole
+
+STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tried, and how many must be left
+# What validation rows must gain by a calibration of their own before that is tried, and by thinning.
+MIN_SURPRISE, MIN_GAIN = 0.05, 0.01
 
 
 def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
@@ -71,16 +79,26 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
             problems = _problems(ready, device_rows, data, plan, options, context)
-            limit = None if options.budget.size is None else plan.witness_bytes
-            witness = find_witness(data.rows, options.witness, context.nearby(), limit)
-            fitted: list[FittedMixture] = []
-            while problems:  # each goes when it is solved, and its features with it
-                fitted.append(fit_mixture(len(fitted), problems.pop(0), plan, options, context))
-            report.begin("calibrating")
-            state = _assemble(ready, data, options, prints.result(), fitted, plan.rank)
-            state = calibrate(replace(state, witness=witness, probes=probes), report)
-            small = shrink_to_budget(state, options.budget.size)
-            state = calibrate(small, report) if small.provenance.compressed else small
+            whole = whole_posterior(ready, data.rows, problems[0].residual, options, context)
+            strides = thinning_strides(data, options)
+            thinned = [[one.every(stride) for one in problems] for stride in strides]
+            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context)
+            for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
+                if suits.start - suits.loss < MIN_SURPRISE:  # validation rows are like left-out training rows
+                    break
+                every, first = data.every(stride), number * len(ready.maps)
+                size = default_sizes(ready, len(every.rows), options)[0]
+                smaller = replace(plan, num_experts=min(size, plan.num_experts))
+                other, its = _fit_rows(ready, every, fewer, whole, smaller, options, context, first)
+                report.log(f"with every {stride}th row: validation NLL {its.loss:.3f}, was {suits.loss:.3f}")
+                if its.loss < suits.loss - MIN_GAIN:
+                    state, suits = replace(other, provenance=replace(other.provenance, stride=stride)), its
+            if suits.warning:
+                warn_user(suits.warning)
+            host_data = host_data.every(state.provenance.stride)
+            state = replace(
+                state, probes=probes, provenance=_signed(state.provenance, prints.result(), host_data)
+            )
         for tangents, _ in ready.maps:
             tangents.release_buffers()
         seconds = time.perf_counter() - began
@@ -91,10 +109,49 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         return replace(state, training=training)
 
 
+def thinning_strides(data: FitRows, options: FitOptions) -> list[int]:
+    """Every how many-th row experts may have: rows along a trajectory are fewer than they look. Validation
+    rows choose, so without them there is no choice."""
+    if data.validation is None or not options.likelihood.leaves_out:
+        return []
+    return [stride for stride in STRIDES if len(data.rows) >= stride * MIN_THINNED_ROWS]
+
+
+def _fit_rows(
+    ready: Prepared,
+    data: FitRows,
+    problems: list[Problem],
+    whole: tuple[OutputSketchMap, WholePosterior] | None,
+    plan: Plan,
+    options: FitOptions,
+    context: FitContext,
+    first: int = 0,
+) -> tuple[ModelState, HeldOutFit]:
+    """Experts, witness and calibration of these rows; a checkpoint counts the kernels from `first` on."""
+    limit = None if options.budget.size is None else plan.witness_bytes
+    witness = find_witness(data.rows, options.witness, context.nearby(), limit)
+    fitted: list[FittedMixture] = []
+    while problems:  # each goes when it is solved, and its features with it
+        fitted.append(fit_mixture(first + len(fitted), problems.pop(0), plan, options, context))
+    context.report.begin("calibrating")
+    fitted = [replace(one, mixture=with_whole(one.mixture, whole)) for one in fitted]
+    state = replace(_assemble(ready, data, options, fitted, plan.rank), witness=witness)
+    state, suits = calibrate(state, context.report)
+    small = shrink_to_budget(state, options.budget.size)
+    return calibrate(small, context.report) if small.provenance.compressed else (small, suits)
+
+
 def _fingerprints(module: nn.Module, data: FitRows) -> dict[str, Any]:
     """Of network, rows and weights."""
     prints = {"network": network_fingerprint(module), "data": rows_fingerprint(data.rows, data.groups)}
     return {**prints, "weights": weights_fingerprints(module)}
+
+
+def _signed(provenance: Provenance, prints: dict[str, Any], data: FitRows) -> Provenance:
+    """With the fingerprints of the network and of the rows that the experts have."""
+    if provenance.stride > 1:
+        prints = prints | {"data": rows_fingerprint(data.rows, data.groups)}
+    return replace(provenance, **prints)
 
 
 def _open_checkpoint(
@@ -152,14 +209,13 @@ def _assemble(
     ready: Prepared,
     data: FitRows,
     options: FitOptions,
-    prints: dict[str, Any],
     fitted: list[FittedMixture],
     rank: int | None,
 ) -> ModelState:
-    """The kernels together, with their provenance; not yet calibrated."""
+    """The kernels together, with their provenance but for its fingerprints; not yet calibrated."""
     provenance = Provenance(
-        network=prints["network"],
-        data=prints["data"],
+        network="",
+        data="",
         rows=len(data.rows),
         structure=structure(data.rows.first),
         outputs=options.outputs,
@@ -170,7 +226,6 @@ def _assemble(
         witness=options.witness,
         split=data.split,
         rank=rank,
-        weights=prints["weights"],
         kinds=tuple(kinds(data.rows.first)),
     )
     parts = ([getattr(one, name) for one in fitted] for name in ("mixture", "partition", "solved", "far"))

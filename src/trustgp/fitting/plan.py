@@ -23,6 +23,7 @@ from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.system import prefer_primal
+from ..experts.whole import MAX_DIM
 from ..experts.witness import CHUNK_BYTES, Witness, vectors_of
 from ..experts.witness_fit import MAX_SPLIT_ROWS, NEARBY_CELLS, witness_applies, witness_bytes
 from ..math.evidence import LENGTHS, RATIOS
@@ -126,7 +127,8 @@ def default_sizes(ready: Prepared, n: int, options: FitOptions) -> tuple[int, in
     usual = min(math.ceil(n / LIGHT_ROWS), MAX_EXPERTS) if light else math.ceil(n / ROWS_PER_EXPERT)
     num_experts = usual if options.num_experts is None else options.num_experts
     if num_experts > n:
-        raise ValueError(f"num_experts={num_experts} exceeds the {n} rows; lower it or pass more data.")
+        message = f"num_experts={num_experts} exceeds the {n} rows (repeats count once); "
+        raise ValueError(f"{message}lower it or pass more data.")
     return num_experts, RANK if light else None
 
 
@@ -164,7 +166,8 @@ def make_plan(
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents))) if keep else 0
-    early = max(search, _division_bytes(tangents, shape, division.components), making)
+    sums = 32 * num_outputs * min(tangents.num_columns(expert=False) or 0, MAX_DIM) ** 2  # of gradients
+    early = max(search, _division_bytes(tangents, shape, division.components), making, sums)
     stages = second + early, state + _solving_bytes(tangents, shape, kept=keep)
     return Plan(num_experts, rank, second, int(always + max(stages)), keep_features=keep)
 

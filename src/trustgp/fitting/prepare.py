@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import chunks, evenly, map_chunks
-from ..data.rows import Rows, finite_rows, read_rows, require_all
+from ..data.rows import Rows, distinct_rows, finite_rows, read_rows, require_all
 from ..data.split import check_groups, holdout_split, share_in_common
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
@@ -228,6 +228,11 @@ class FitRows:
     validation: Rows | None  # to calibrate on
     split: tuple[int, int] = (0, 0)  # rows passed, and how many of them were split off to calibrate on
 
+    def every(self, stride: int) -> FitRows:
+        """With every `stride`-th row of the experts."""
+        groups = None if self.groups is None else self.groups[::stride]
+        return replace(self, rows=self.rows.every(stride), groups=groups)
+
     def rebind(self, whole: Rows) -> FitRows:
         """The same views of another copy of the user's rows."""
         rows, validation = self.rows.rebind(whole), self.validation
@@ -258,6 +263,9 @@ def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitCon
     context.report.begin("planning")
     # where rows are split off, groups only say which of them go together
     groups = None if likelihood.needs_held_out else labels
+    if likelihood.leaves_out and not bool((new := distinct_rows(rows)).all()):  # a repeat is no evidence
+        context.report.log(f"{int((~new).sum()):,} of {len(rows):,} rows repeat others and count once")
+        rows, groups = rows.subset(new), None if groups is None else groups[new]
     data = FitRows(rows, groups, validation)
     if validation is None and likelihood.needs_held_out:
         off = holdout_split(rows, labels, options.seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
-from ..data.rows import BATCH_ROWS, Rows, Unpack, gather, read_rows
+from ..data.rows import BATCH_ROWS, Rows, Unpack, distinct_rows, gather, read_rows
 from ..data.split import check_groups, kept_rows
 from ..data.torch_modes import plain_modes
 from ..data.trees import leaves
@@ -27,6 +27,7 @@ from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
 from .prepare import Residuals, leave_out_kernel, make_problems, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
+from .whole import extend_whole
 
 
 def update_state(
@@ -59,7 +60,11 @@ def update_state(
         The new state, and which experts were solved again, counted through all kernels.
     """
     with plain_modes(), reporting(enabled=progress) as report:
-        added = read_like(state, new_rows, name="new_rows", unpack=unpack)
+        added, stride = read_like(state, new_rows, name="new_rows", unpack=unpack), state.provenance.stride
+        new_groups = check_groups(groups, added)
+        if stride > 1:  # the experts have as few of the old ones
+            added = Rows(*added.batch(torch.arange(0, len(added), stride)), added.ordered)
+            new_groups = None if new_groups is None else new_groups[::stride]
         if difference := changed_behaviour(state):
             raise ValueError(
                 f"the model's network is no longer the one it was fitted to: {difference}. Undo changes in "
@@ -71,7 +76,7 @@ def update_state(
             return _low_rank_update(state, added, context)
         before = _rebuild_training(state, train, unpack, context)
         _check_alike(before.rows, added)
-        labels = _join_groups(before.groups, check_groups(groups, added))
+        labels = _join_groups(before.groups, new_groups)
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
         # the old rows, then the new ones; more than memory should hold go to a file
         both = before.rows, replace(added, targets=added.targets.to(before.rows.targets))
@@ -85,7 +90,10 @@ def update_state(
             limit = None if provenance.size is None else witness.nbytes
             witness = update_witness(witness, rows, setting, context.nearby(), limit)
         updated = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
-        updated = calibrate(replace(updated, forward=state.forward, probes=state.probes), report)
+        updated = replace(updated, forward=state.forward, probes=state.probes)
+        updated, fitted = calibrate(updated, report)
+        if fitted.warning:
+            warn_user(fitted.warning)
     if after.validation is None and labels is None:
         updated = replace(updated, calibrations=state.calibrations)  # nothing new is known about them
     return _with_threshold(updated, state), touched
@@ -126,7 +134,7 @@ def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tup
             own = (labels == number).nonzero().flatten().cpu()
             experts[number] = extended_expert(problem, experts[number], own, first, state.provenance.rank)
             touched.append(before + number)
-        mixtures.append(replace(mixture, experts=tuple(experts)))
+        mixtures.append(extend_whole(replace(mixture, experts=tuple(experts)), added))
         before += len(experts)
     witness, setting = state.witness, state.provenance.witness
     if witness is not None and setting is not None:
@@ -141,7 +149,7 @@ def _problems(state: ModelState, rows: Rows, groups: Tensor | None, context: Fit
     network, likelihood = state.mixtures[0].tangents.network, state.likelihood
     projections = target_projections([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
     residuals = Residuals(likelihood, rows, "new_rows", projections).compute(network, context)
-    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
+    maps = [(getattr(m.tangents, "plain", m.tangents), m.outputs) for m in state.mixtures]
     return make_problems(maps, rows, residuals, groups, projections)
 
 
@@ -170,7 +178,8 @@ def _refit_experts(
         results = solve_tasks(problem, after, context, finished=same)
         offset = sum(len(m.experts) for m in state.mixtures[:k])
         touched += [offset + i for i in range(len(after)) if i not in same]
-        mixtures.append(replace(mixture, experts=tuple(result.expert for result in results)))
+        experts = tuple(result.expert for result in results)
+        mixtures.append(extend_whole(replace(mixture, experts=experts), added))
         partitions.append(partition)
         solved.append(tuple(results))
     after = replace(training, partitions=tuple(partitions), solved=tuple(solved))
@@ -185,6 +194,8 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
     split = state.provenance.split
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
+    if rows_fingerprint(rows, None) != state.provenance.data:  # as a fit takes them
+        rows = rows.subset(distinct_rows(rows)).every(state.provenance.stride)
     if rows_fingerprint(rows, None) != state.provenance.data:
         raise ValueError("train holds other rows than the model was fitted on, or it was fitted with groups.")
     partitions = []

@@ -101,6 +101,11 @@ class Likelihood(ABC):
         """A warning about the calibrations on the rows they were fitted to; empty: none."""
         return ""
 
+    def held_out_losses(self, rows: Any, calibrations: Any) -> tuple[float, float]:
+        """Mean negative log likelihood of held-out rows, by the calibrations fitted to them and by those of
+        left-out training rows; 0 where there are no such two."""
+        return 0.0, 0.0
+
     def measures(self, raw: LatentPrediction) -> Tensor:
         """Novelty measures, float64 [n, K]: by default the mean novelty over the outputs, [n, 1]."""
         return raw.novelty.mean(dim=1, keepdim=True)

@@ -18,11 +18,12 @@ from ..experts.mixture import LatentPrediction
 from ..math.calibration import KNOTS, Calibration, CalibrationRows, OutlierPrior, pooled
 from ..math.calibration_fit import (
     MANY_ROWS,
-    PRIOR_STD,
     choose_spread,
+    constant_calibration,
     fit_calibration,
     fit_growth,
     held_out_loss,
+    independent_share,
     initial_calibration,
 )
 from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
@@ -120,7 +121,8 @@ class Regression(Likelihood):
     def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
         """Both scales fitted to held-out rows, starting from those of left-out training rows."""
         before = calibrations[2:]
-        return *_fit_both(rows, *before, spread=choose_spread(rows, before[0])), *before
+        spread, share = choose_spread(rows, before[0]), independent_share(rows, shape.outputs)
+        return *_fit_both(rows, *before, spread=spread, share=share), *before
 
     def fitted_to_left_out(self, calibrations: Scales) -> bool:
         own, before = (state_tensors(calibrations[k]) for k in (0, 2))
@@ -138,9 +140,11 @@ class Regression(Likelihood):
             return ""
         return (
             f"on the held-out rows this error bar is worse than one constant noise: NLL {loss:.2f} against "
-            f"{constant:.2f}. The network's errors there differ from its training residuals, perhaps because "
-            "training rows are consecutive in time: pass fewer of them (every eighth), and compare."
+            f"{constant:.2f}. The network's errors there are unlike those on left-out training rows."
         )
+
+    def held_out_losses(self, rows: CalibrationRows, calibrations: Scales) -> tuple[float, float]:
+        return held_out_loss(calibrations[0], rows), held_out_loss(calibrations[2], rows)
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Scales:
         own, corrected, *left_out = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in range(4))
@@ -166,19 +170,27 @@ class Regression(Likelihood):
 
 
 def _fit_both(
-    rows: CalibrationRows, own: Calibration, corrected: Calibration, spread: float = PRIOR_STD
+    rows: CalibrationRows, own: Calibration, corrected: Calibration, **options: Any
 ) -> tuple[Calibration, Calibration]:
     """The scales about the network's output and about the corrected mean.
 
     Where the corrected mean is nearly right, the likelihood of the first has a narrow valley, as the target
     lies on one of two sides, and a search may end early. With many rows it also starts from the second.
     """
-    fitted = fit_calibration(rows, corrected, spread=spread)
-    candidates = [fit_calibration(rows, own, spread=spread)]
+    fitted = fit_calibration(rows, corrected, **options)
+    candidates = [fit_calibration(rows, own, **options)]
     if len(rows) >= MANY_ROWS * len(own.level):
         start = replace(fitted, shift=own.shift, beyond=own.beyond, growth=own.growth)
-        candidates.append(fit_calibration(rows, start, spread=spread))
-    return min(candidates, key=lambda one: held_out_loss(one, rows)), fitted
+        candidates.append(fit_calibration(rows, start, **options))
+    return _never_worse(rows, own, candidates, **options), _never_worse(rows, corrected, [fitted], **options)
+
+
+def _never_worse(
+    rows: CalibrationRows, start: Calibration, candidates: list[Calibration], **options: Any
+) -> Calibration:
+    """The likeliest of some fits, their start, and a constant noise with tails, on held-out rows."""
+    candidates = [*candidates, start, constant_calibration(rows, start, **options)]
+    return min(candidates, key=lambda one: held_out_loss(one, rows))
 
 
 def _about(
@@ -187,7 +199,7 @@ def _about(
     """The distribution about the network's output, or about the corrected mean."""
     c, logs, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
     dtype, variance = rare.dtype, raw.epistemic + raw.noise
-    scale = c.scale(raw.novelty, raw.log_kappa, variance, *logs)
+    scale = c.scale(raw.novelty, raw.log_kappa, variance, raw.log_leverage, *logs)
     expected, left = pooled(
         c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
     )
@@ -229,11 +241,14 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     values, sizes = {}, {"growth": (len(KNOTS),)}
     sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread", "extent"), (outputs,))
     for field in fields(Calibration):
+        if field.name == "leverage" and not reader.matching(f"{prefix}leverage"):  # files of version 2
+            values["leverage"] = torch.zeros((), dtype=torch.float64)
+            continue
         values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))
-    for name in ("fade", "onset", "excess", "trust", "spread"):
+    for name in ("fade", "onset", "excess", "trust", "spread", "leverage"):
         reader.require(values[name] >= 0, prefix + name, "must not be negative")
-    for name in ("reach", "beyond", "varying"):
-        reader.require(0 < float(values[name]) <= 1, prefix + name, "must lie between 0 and 1")
+    for name, least in (("reach", 1e-300), ("beyond", 1e-300), ("varying", 0.0)):
+        reader.require(least <= float(values[name]) <= 1, prefix + name, "must lie between 0 and 1")
     reader.require(0 <= float(values["share"]) < 1, prefix + "share", "must lie between 0 and 1")
     for name in ("level", "constant", "extent"):
         reader.require(values[name] > 0, prefix + name, "must be positive")

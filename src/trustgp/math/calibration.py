@@ -31,8 +31,8 @@ class Calibration:
     The experts expect the network to be off by m, with variance
 
     .. math:: \log V = \log E + A(\nu)
-        + u \, \big( \gamma (\log c + a \log\kappa) + (1 - \gamma) \log(\sigma_0^2 / E) \big), \quad
-        E = \mathrm{epistemic} + \sigma^2, \quad
+        + u \, \big( \gamma (\log c + a \log\kappa) + (1 - \gamma) \log(\sigma_0^2 / E) + w \log h \big),
+    .. math:: E = \mathrm{epistemic} + \sigma^2, \quad
         u = (1 - \nu^b) \min(1, \nu_0 / \nu, E_0 / E) :
 
     near the data, at novelty nu = 0, the leave-one-out scale, at gamma = 0 a constant noise; far away, at 1,
@@ -64,6 +64,7 @@ class Calibration:
     share: Tensor  # pi, of outliers, a scalar; see `OutlierPrior`
     spread: Tensor  # W, the variance of their errors, of each output [C]
     extent: Tensor  # E_0, the variance E that held-out rows cover, of each output [C]
+    leverage: Tensor  # w, the weight of the leverage in the posterior of all rows, a scalar
 
     @classmethod
     def default(cls, num_outputs: int, *, shift: float, outliers: OutlierPrior | None = None) -> Calibration:
@@ -72,7 +73,7 @@ class Calibration:
         level = torch.ones(num_outputs, dtype=torch.float64)
         share, spread = (0 * one, 0 * level) if outliers is None else outliers
         z, growth = torch.tensor(shift, dtype=torch.float64), torch.zeros(len(KNOTS), dtype=torch.float64)
-        tails = (MAX_DF * level, share, spread, MAX_VARIANCE * level)
+        tails = (MAX_DF * level, share, spread, MAX_VARIANCE * level, 0 * one)
         return cls(one, one, level, one, one, z, one, level, one, level, one, growth, *tails)
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, tuple[Tensor, Tensor], Tensor]:
@@ -91,9 +92,15 @@ class Calibration:
         return cache[device, dtype]
 
     def scale(
-        self, novelty: Tensor, log_kappa: Tensor, variance: Tensor, log_level: Tensor, log_constant: Tensor
+        self,
+        novelty: Tensor,
+        log_kappa: Tensor,
+        variance: Tensor,
+        log_leverage: Tensor,
+        log_level: Tensor,
+        log_constant: Tensor,
     ) -> Tensor:
-        """V / E of [n, C] or what broadcasts to it, from E, log c and log sigma_0^2."""
+        """V / E of [n, C] or what broadcasts to it, from E, log h, log c and log sigma_0^2."""
         beyond = torch.maximum(novelty / self.reach, variance / self.extent).clamp_min(1.0)
         nearness = (1.0 - novelty**self.onset) / beyond
         fitted = log_level + self.fade * log_kappa
@@ -101,6 +108,8 @@ class Calibration:
             # E is infinite for invalid rows
             noise = log_constant - variance.clamp_max(MAX_VARIANCE).log()
             fitted = self.varying * fitted + (1.0 - self.varying) * noise
+        if self.leverage > 0.0:
+            fitted = fitted + self.leverage * log_leverage
         return torch.exp(
             (nearness * fitted + self.far_field_log_scale(novelty)).clamp(-MAX_LOG_SCALE, MAX_LOG_SCALE)
         )
@@ -155,6 +164,7 @@ class CalibrationRows(HeldOutRows):
     output: Tensor  # which output the entry belongs to, int64
     witness_mean: Tensor  # of y - f(x)
     witness_precision: Tensor  # 0: there is no witness
+    log_leverage: Tensor  # of the posterior of all rows, over that of typical rows; 0: there is none
 
     @classmethod
     def of(cls, outputs: Tensor, *, residual: Tensor, **values: Tensor) -> CalibrationRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,8 +33,14 @@ EFFECTIVE_FAR_ROWS = 40  # independent rows that the latter count as
 MIN_FAR_NOVELTY = 0.1  # A is 0 below this novelty
 MAX_GROWTH = 4.0  # of A
 MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
+BLOCKS, MIN_BLOCK_ROWS = (4, 8, 16, 32, 64), 4  # of consecutive rows whose means are compared
 INITIAL_VARYING = 0.95  # gamma
-SHARED, PER_OUTPUT = ("fade", "onset", "excess"), ("level", "trust", "constant", "df")  # for all, for each
+INITIAL_LEVERAGE = 0.3  # w
+FLAT_ONSET = 50.0  # b, of a noise that is constant up to a novelty of almost 1
+SHARED, PER_OUTPUT = (
+    ("fade", "onset", "excess", "leverage"),
+    ("level", "trust", "constant", "df"),
+)  # all, each
 FREE = (*SHARED, *PER_OUTPUT, "weight", "varying", "growth")
 
 
@@ -66,7 +73,7 @@ def loss_and_slopes(
     power, gamma = nu ** c["onset"], c["varying"]
     nearness, noise = (1.0 - power) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
     own = np.log(level) + c["fade"] * rows["log_kappa"]
-    fitted = gamma * own + (1.0 - gamma) * noise
+    fitted = gamma * own + (1.0 - gamma) * noise + c["leverage"] * rows["log_leverage"]
     exponent = nearness * fitted + way @ c["growth"]
     v = variance * np.exp(np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
     # mu and L V
@@ -101,6 +108,7 @@ def loss_and_slopes(
         "varying": by_v * nearness * (own - noise),
         "constant": by_v * nearness * (1.0 - gamma) / constant,
         "growth": by_v[:, None] * way,
+        "leverage": by_v * nearness * rows["log_leverage"],
         "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
     }
     return -float(density.mean()), {k: -_gathered(v, c[k], output) / len(nu) for k, v in entries.items()}
@@ -149,19 +157,44 @@ def initial_calibration(
     """The start of a fit to held-out rows."""
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, outliers=outliers)
     varying, df = torch.tensor(INITIAL_VARYING, dtype=torch.float64), torch.full_like(start.df, INITIAL_DF)
-    return replace(start, varying=varying, df=df, constant=constant_noise(rows, num_outputs))
+    leverage = torch.full_like(varying, INITIAL_LEVERAGE * bool(rows.log_leverage.any()))
+    return replace(
+        start, varying=varying, df=df, constant=constant_noise(rows, num_outputs), leverage=leverage
+    )
+
+
+def independent_share(rows: CalibrationRows, num_outputs: int) -> float:
+    """The share of held-out rows, in their order, that are independent observations of the scale.
+
+    Squared residuals of consecutive rows are alike: the variance of their means over blocks tells how many
+    independent ones a block holds.
+    """
+    n = len(rows) // num_outputs
+    squared = (rows.residual.square() / constant_noise(rows, num_outputs)[rows.output]).double()
+    mean = squared[: n * num_outputs].reshape(n, num_outputs).mean(dim=1)
+    shares = [1.0]
+    for blocks in BLOCKS:
+        if n >= MIN_BLOCK_ROWS * blocks:
+            means = torch.stack([block.mean() for block in mean.tensor_split(blocks)])
+            shares.append(float(mean.var() / means.var().clamp_min(1e-300)) * blocks / n)
+    return max(min(shares), 1.0 / max(n, 1))
 
 
 def fit_calibration(
-    rows: CalibrationRows, start: Calibration, *, spread: float = PRIOR_STD, steps: int = MAX_STEPS
+    rows: CalibrationRows,
+    start: Calibration,
+    *,
+    spread: float = PRIOR_STD,
+    steps: int = MAX_STEPS,
+    share: float = 1.0,
 ) -> Calibration:
     """All parameters but A, by maximum a posteriori on held-out rows.
 
     Each logarithm has a Gaussian prior about its start, of standard deviation `spread`, which matters little
-    with a few hundred rows.
+    with a few hundred independent rows; only this `share` of them is.
     """
     start = replace(start, reach=support_quantile(rows.novelty), extent=_extent(rows, start.extent))
-    rows = rows.sample(MAX_ENTRIES)
+    count, rows = len(rows), rows.sample(MAX_ENTRIES)
     # an output without any error would drive the shared parameters to their bounds
     rows = rows.subset(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
     if not len(rows):
@@ -173,7 +206,8 @@ def fit_calibration(
 
     def at(free: np.ndarray) -> dict[str, np.ndarray]:
         free = np.clip(free, -MAX_LOG_STEP, MAX_LOG_STEP)
-        few, each = np.exp(free[:3]), np.exp(free[3:-2]).reshape(len(PER_OUTPUT), -1)
+        few, each = np.split(np.exp(free[:-2]), [len(SHARED)])
+        each = each.reshape(len(PER_OUTPUT), -1)
         factors = zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
         values = {name: initial[name] * factor for name, factor in factors}
         values["df"] = np.minimum(MIN_DF + (initial["df"] - MIN_DF) * each[-1], MAX_DF)
@@ -188,13 +222,21 @@ def fit_calibration(
         rates = now | {"df": now["df"] - MIN_DF, "varying": now["varying"] * (1.0 - now["varying"])}
         rates["weight"] = np.asarray(float(identified))
         slope = [np.ravel(slopes[name] * rates[name]) for name in (*SHARED, *PER_OUTPUT, "varying", "weight")]
-        pull, within = free / spread**2 / len(rows), np.abs(free) < MAX_LOG_STEP
+        pull, within = free / spread**2 / (share * count), np.abs(free) < MAX_LOG_STEP
         return loss + 0.5 * float(free @ pull), np.concatenate(slope) * within + pull
 
-    place = minimise_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=TOLERANCE)
+    place = minimise_from_zero(penalised, 4 * len(start.level) + 6, max_iter=steps, tolerance=TOLERANCE)
     if place is None:
         return start
     return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(place).items()})
+
+
+def constant_calibration(rows: CalibrationRows, start: Calibration, **options: Any) -> Calibration:
+    """One constant noise with tails for each output, about the same mean, as far as held-out rows reach."""
+    none, zero = torch.zeros_like(start.fade), torch.zeros_like(start.trust)
+    flat = replace(start, varying=none, excess=none, leverage=none, weight=none, trust=zero)
+    flat = replace(flat, onset=FLAT_ONSET * torch.ones_like(none), constant=constant_noise(rows, len(zero)))
+    return fit_calibration(rows, flat, **options)
 
 
 def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:

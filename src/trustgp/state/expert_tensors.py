@@ -16,8 +16,10 @@ from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
 from ..experts.posteriors import GramPosterior, PriorPosterior, SpanPosterior
+from ..experts.whole import WholePosterior
 from ..experts.witness import MAX_SCALED_INPUT, MIN_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
+from ..tangents.sketch import OutputSketchMap, SketchMap
 
 INT, REAL = torch.int64, torch.float64
 MAX_MIXTURE_TENSORS = 14  # tensors of a mixture at most, without those of tangents, features and posteriors
@@ -34,6 +36,10 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     if projection is not None and mixture.gate.centroids.shape[1]:
         gate |= projection.tensors() | _feature_tensors([projection.features])
     table |= {f"gate.{name}": value for name, value in gate.items()}
+    if mixture.whole is not None:
+        whole = mixture.whole
+        table["whole.basis"] = whole.basis
+        table["whole.numbers"] = torch.cat([whole.values, whole.units, whole.typical[None]])
     return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
 
 
@@ -50,7 +56,18 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int 
     reader.require(count == gate.num_experts, f"{prefix}gate.centroids", "has not one row for each expert")
     table = _read_range(reader, f"{prefix}neighbours", INT, -1, count - 1, count, None)
     neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
-    return Mixture(tangents, gate, experts, outputs, neighbours, bound)
+    whole = None
+    if isinstance(tangents, SketchMap) and reader.matching(f"{prefix}whole."):
+        whole, tangents = _read_whole(reader, f"{prefix}whole.", tangents), OutputSketchMap(tangents)
+    return Mixture(tangents, gate, experts, outputs, neighbours, bound, whole)
+
+
+def _read_whole(reader: Reader, prefix: str, tangents: SketchMap) -> WholePosterior:
+    dim, outputs = tangents.sketch.dim, tangents.mix.shape[1]
+    basis = reader.take(f"{prefix}basis", None, dim, dim)
+    numbers = reader.positive(f"{prefix}numbers", dim + outputs + 1, zero=True)
+    reader.require(bool(numbers[[dim - 1, -1]].all()), f"{prefix}numbers", "must be positive at its ends")
+    return WholePosterior(basis, numbers[:dim], numbers[dim:-1], numbers[-1])
 
 
 def most_tensors(tangents: TangentMap, row: Inputs) -> int:
@@ -58,7 +75,8 @@ def most_tensors(tangents: TangentMap, row: Inputs) -> int:
     wide = [tangents.num_columns(expert=expert) for expert in (True, False)]
     features = len(tangents(row).tensors()) if None in wide else 0
     posterior = 2 if wide[0] is None else 5  # see `GramPosterior` and `SpanPosterior`
-    return MAX_MIXTURE_TENSORS + posterior + len(tangents.state()) + wide.count(None) * features
+    whole = 2 * isinstance(tangents, SketchMap)
+    return MAX_MIXTURE_TENSORS + posterior + whole + len(tangents.state()) + wide.count(None) * features
 
 
 def _read_range(

@@ -194,7 +194,7 @@ def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
     """Whether each value has the type and the range that it must have."""
     texts = (origin.network, origin.data, origin.structure, origin.compressed, *names, *origin.kinds)
     settings = () if origin.witness is None else tuple(origin.witness.settings().values())
-    numbers = (origin.rows, origin.seed, *origin.lend, *origin.split, *settings)
+    numbers = (origin.rows, origin.seed, origin.stride, *origin.lend, *origin.split, *settings)
     given, held_out = origin.split
     return (
         all(isinstance(text, str) for text in (*texts, *origin.weights, *origin.weights.values()))
@@ -203,6 +203,7 @@ def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
         and origin.outputs in ("shared", "separate", "pseudo")
         and len(set(names)) == len(names)
         and origin.rows > 0
+        and origin.stride > 0
         and min(origin.lend) >= 0
         and all(KIND_OF_ROW.fullmatch(kind) for kind in origin.kinds)
         and 0 <= held_out <= given

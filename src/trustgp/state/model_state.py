@@ -115,6 +115,7 @@ class Provenance:
     size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
     weights: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the weights, by precision
     kinds: tuple[str, ...] = ()  # of a row of the inputs, "float32[3]" each; empty: files of before
+    stride: int = 1  # every how many-th training row the experts have, as validation rows chose it
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +246,10 @@ def describe(state: ModelState) -> str:
     kept = f"at most {state.directions} directions each" if state.directions else "which keep their rows"
     witness = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
     outputs = f"{state.shape.outputs:,} outputs ({origin.outputs})"
+    thinned = "" if origin.stride == 1 else f" (every {origin.stride}th, as the validation rows chose)"
     facts = {
         "network": f"{type(state.network).__name__}, {parameters:,} parameters, on {state.device}",
-        "rows": f"{origin.rows:,}, inputs {origin.structure}, {outputs}",
+        "rows": f"{origin.rows:,}{thinned}, inputs {origin.structure}, {outputs}",
         "experts": f"{state.num_experts:,}, {kept}; witness: {witness}",
         "tangents": repr(origin.tangents),
         "size": size_text(nbytes(state)) + (f" ({origin.compressed})" if origin.compressed else ""),
@@ -300,7 +302,7 @@ def _no_rows(state: ModelState) -> LatentPrediction:
     width, device = sum(len(mixture.experts[0].scale) for mixture in state.mixtures), state.device
     blank = torch.zeros(0, width, dtype=torch.float64, device=device)
     expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=device)
-    return LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
+    return LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank, blank)
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:

@@ -58,22 +58,30 @@ class LayerChain:
 
     def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
-        its output [n, o], for one mix of the outputs [1, C]."""
+        its output [n * K, o], for K mixes of the outputs [K, C], those of a row one after another."""
         values = [inputs]
         for one in self.steps:
             values.append(one.forward(values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
-        signal, signals, n = mix, {}, inputs.shape[0]
+        signal, signals, n, mixed = mix, {}, inputs.shape[0], mix.shape[0]
         constant = n > 1  # whether the signal is the same for all rows, as behind the last function
         for place in reversed(range(first, len(self.steps))):
             one = self.steps[place]
             if type(one) is nn.Linear:
-                signals[place] = values[place], signal.expand(n, -1) if constant else signal
+                signals[place] = values[place], _for_rows(signal, n) if constant else signal
             else:
-                signal, constant = signal.expand(n, -1) if constant else signal, False
+                signal, constant = _for_rows(signal, n) if constant else signal, False
             if place > first:
-                signal = BACKWARD[type(one)](one, signal, values[place], values[place + 1])
+                around = values[place], values[place + 1]
+                if mixed > 1 and type(one) is not nn.Linear:  # whose gradient does not depend on its input
+                    around = (value.repeat_interleave(mixed, dim=0) for value in around)
+                signal = BACKWARD[type(one)](one, signal, *around)
         return values[-1], signals
+
+
+def _for_rows(signal: Tensor, n: int) -> Tensor:
+    """The same signals [K, o] for each of n rows, [n * K, o]."""
+    return signal.expand(n, -1) if signal.shape[0] == 1 else signal.repeat(n, 1)
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
@@ -127,9 +135,10 @@ class ChainRows:
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature rows [n, D] and outputs [n, C]."""
+        """Feature rows [n, K * D] and outputs [n, C]."""
         outputs, signals = self.chain(inputs, self.mix)
-        given, back = [self.one if inputs.shape[0] == 1 else inputs.new_ones(inputs.shape[0], 1)], []
+        n, mixed = inputs.shape[0], self.mix.shape[0]
+        given, back = [self.one[:1] if n == 1 else inputs.new_ones(n, 1)], []
         for place, right, left in self.sides:
             value, signal = signals[place]
             weight, bias = self.chain.names[place]
@@ -139,6 +148,12 @@ class ChainRows:
             if bias and (left is not None or not weight):
                 back.append(signal)
         entries = torch.cat(given, dim=1).index_select(1, self.right)
-        entries = entries.mul_(torch.cat(back, dim=1).index_select(1, self.left))
+        signals = torch.cat(back, dim=1).index_select(1, self.left)
+        if mixed == 1:
+            entries = entries.mul_(signals)
+        else:
+            entries = (entries[:, None] * signals.view(n, mixed, -1)).flatten(0, 1)
         entries = entries if self.signs is None else entries.mul_(self.signs)
-        return (entries if self.lines == 1 else entries.view(-1, self.lines, self.width).sum(dim=1)), outputs
+        if self.lines > 1:
+            entries = entries.view(-1, self.lines, self.width).sum(dim=1)
+        return (entries if mixed == 1 else entries.view(n, -1)), outputs

@@ -68,6 +68,7 @@ class RowFeatures(Features):
     """Gradient rows, shape [n, d]."""
 
     rows: Tensor
+    by_output: Tensor | None = None  # those of each output [n, C, d], where the map gives them
 
     @cached_property
     def wide(self) -> Tensor:
@@ -135,10 +136,14 @@ class GradientMap(TangentMap):
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
         parts = list(self._chunks(inputs, exact=exact))
         if len(parts) == 1:
-            return RowFeatures(parts[0][0]), parts[0][1]
+            return self.features(parts[0][0]), parts[0][1]
         rows, outputs = zip(*parts, strict=True)
         whole = None if any(one is None for one in outputs) else torch.cat(outputs)
-        return RowFeatures(torch.cat(rows)), whole
+        return self.features(torch.cat(rows)), whole
+
+    def features(self, rows: Tensor) -> RowFeatures:
+        """Of the numbers that the collector gives."""
+        return RowFeatures(rows)
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)
@@ -162,9 +167,14 @@ class GradientMap(TangentMap):
         """Computes the features of a chain of layers; None where the network is not a chain."""
         device = self.network.device
         if self._chain_features is None or self._chain_features[0] != device:
-            chain = LayerChain.of(self.network) if len(self.mix) == 1 else None
+            chain = LayerChain.of(self.network) if self.chained else None
             self._chain_features = device, None if chain is None else self.gathered(chain)
         return self._chain_features[1]
+
+    @property
+    def chained(self) -> bool:
+        """Whether the explicit formulas of a chain serve this mix."""
+        return len(self.mix) == 1
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         """The same for a given chain; None where it would be slower."""

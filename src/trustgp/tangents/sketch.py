@@ -33,7 +33,7 @@ from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
 from .projections import Projections, find_projections
-from .rows import GradientMap
+from .rows import GradientMap, RowFeatures
 
 MIN_DIM, MIN_WIDTH = 16, 2  # fewer numbers do not approximate a kernel
 
@@ -134,6 +134,37 @@ class SketchMap(GradientMap):
         return self._tables[device]
 
 
+class OutputSketchMap(SketchMap):
+    """Computes the sketches of each output [n, C, D] in one pass, and that of one mix of them [n, D] with it:
+    a sketch is linear in the signal."""
+
+    def __init__(self, plain: SketchMap) -> None:
+        eye = torch.eye(plain.mix.shape[1], dtype=torch.float64)
+        gradients = Gradients(plain.network, eye)
+        gradients.share_plan(plain.gradients)
+        super().__init__(gradients, plain.sketch, plain._layer_bytes, plain.projections)
+        self.plain, self.mix, self.num_outputs = plain, plain.mix, len(eye)
+
+    def collector(self, n: int) -> SketchCollector:
+        return SketchCollector(self.tables, n, self.num_outputs, per_output=True)
+
+    def features(self, rows: Tensor) -> RowFeatures:
+        each = rows.unflatten(1, (self.num_outputs, -1))
+        mixed = torch.einsum("c,ncd->nd", self.mix[0].to(each), each)
+        return RowFeatures(self.tables.folded(mixed[:, None]), each)
+
+    def gathered(self, chain: LayerChain) -> ChainRows | None:
+        tables, eye = self.tables, torch.eye(self.num_outputs)
+        if tables.entries.numel() > MAX_GATHERED:
+            return None
+        mix = eye.to(self.network.device, self.network.dtype)
+        return ChainRows(chain, mix, tables.cores, tables.projections, (tables.entries, tables.signs))
+
+    def working_bytes(self) -> int:
+        numbers = self.num_outputs * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
+        return self._layer_bytes + numbers * self.network.dtype.itemsize
+
+
 @dataclass(frozen=True)
 class Tables:
     """How the gradients of n rows become sketches."""
@@ -151,10 +182,14 @@ class Tables:
         """Numbers of all parameters' projected gradients."""
         return sum(shape.numel() for shape in self.cores.values())
 
-    def rows(self, values: Tensor) -> Tensor:
-        """The sketches [n, D] of projected gradients [n, K, size + 1], whose last column is 0."""
+    def buckets(self, values: Tensor) -> Tensor:
+        """Of projected gradients [n, K, size + 1], whose last column is 0, shape [n, K, D]."""
         buckets = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
-        buckets = (buckets * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
+        return (buckets * self.signs).sum(dim=2)
+
+    def folded(self, buckets: Tensor) -> Tensor:
+        """The sketches [n, D]: the sum over K mixed outputs, each with its own shift and sign."""
+        buckets = buckets.flatten(1)  # [n, K * D]
         shifted = buckets.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
         return (shifted * self.turn).sum(dim=1)
 
@@ -206,7 +241,8 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
 class SketchCollector(DenseAccumulator):
     """Collects projected gradients and sketches them; none is written in place."""
 
-    def __init__(self, tables: Tables, n: int, mixed: int) -> None:
+    def __init__(self, tables: Tables, n: int, mixed: int, *, per_output: bool = False) -> None:
+        self.per_output = per_output  # whether the rows are the buckets of each mixed output, [n, K * D]
         self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
         self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
 
@@ -266,4 +302,5 @@ class SketchCollector(DenseAccumulator):
         for lot in self._lots:
             each = [lot[k] if k in lot else zeros(self._n, 1, size) for k, size in sizes.items()]
             whole.append(torch.cat([*each, zeros(self._n, 1, 1)], dim=2))
-        return self.tables.rows(torch.cat(whole, dim=1) if len(whole) > 1 else whole[0])
+        buckets = self.tables.buckets(torch.cat(whole, dim=1) if len(whole) > 1 else whole[0])
+        return buckets.flatten(1) if self.per_output else self.tables.folded(buckets)

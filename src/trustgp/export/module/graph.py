@@ -34,7 +34,7 @@ from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_
 
 UNKNOWN = {  # of invalid rows; noise and scales are those of any expert
     "epistemic": torch.inf, "novelty": 1.0, "expert": -1,
-    "residual_mean": 0.0, "witness_mean": 0.0, "witness_precision": 0.0,
+    "residual_mean": 0.0, "witness_mean": 0.0, "witness_precision": 0.0, "log_leverage": 0.0,
 }  # fmt: skip
 EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPosterior: SpanExperts}
 """The module of a mixture's experts, by the class of their posteriors."""
@@ -49,7 +49,7 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
         raise ExportError(f"{kind} features cannot be exported; LayerFactors, JacobianRows and Sketch can.")
     chain = tangents.chain_features() if isinstance(example, Tensor) and example.ndim == 2 else None
     if chain is not None:
-        return lambda inputs: RowFeatures(chain(inputs)[0])
+        return lambda inputs: tangents.features(chain(inputs)[0])
     plan = tangents.gradients.plan(example)
     refuse_parameters(tangents.network, (*plan.vmapped, *plan.looped), plan.reason)
     return RowMaker(tangents, plan)
@@ -78,14 +78,14 @@ class RowMaker(nn.Module):
                 layers.setdefault(key, []).append((one.restricted(self.plan.layerwise), probe))
         if outputs.requires_grad and layers:
             probes = [probe for pairs in layers.values() for _, probe in pairs]
-            mix = self.tangents.mix.to(outputs)
+            mix = self.tangents.gradients.mix.to(outputs)
             signals = iter(self.network.mixed_gradients(outputs, probes, mix, at_once=True))
             for (*_, layout), pairs in layers.items():
                 calls = [layer for layer, _ in pairs]
                 whole = Signals.gather(calls, [next(signals) for _ in pairs], layout, n)
                 whole.reduced(into)
                 whole.thinned(into).hand_on(into)
-        return RowFeatures(into.rows())
+        return self.tangents.features(into.rows())
 
 
 class DenseRows(nn.Module, Collector):
@@ -151,7 +151,7 @@ class GraphMixture(nn.Module):
         self.features = feature_maker(mixture.tangents, example)
         self.gate = GraphGate(mixture.gate)
         self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
-        self.numbers = mixture.numbers
+        self.numbers, self.whole = mixture.numbers, mixture.whole
 
     def forward(self, inputs: Inputs) -> LatentPrediction:
         """The predictions of the experts that the gate selects."""
@@ -163,6 +163,7 @@ class GraphMixture(nn.Module):
         scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
         zeros = torch.zeros_like(moments.residual_mean)
         witness = {"witness_mean": zeros, "witness_precision": zeros}
+        witness["log_leverage"] = zeros if self.whole is None else self.whole(features.by_output)
         return LatentPrediction(
             epistemic=unit[:, None] * amplitudes * scale,
             **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},

@@ -40,6 +40,10 @@ class Gradients:
                 self._plan = self._plan or find_plan(self.network, sample, len(self.mix))
         return self._plan
 
+    def share_plan(self, other: Gradients) -> None:
+        """Take the plan of other mixed outputs of the same network, where there is one."""
+        self._plan = other._plan
+
     @property
     def slow_reason(self) -> str:
         """Which parameters need a backward pass for each row, and why; empty where none does."""

@@ -1,0 +1,72 @@
+r"""One posterior of all rows and all outputs in the space of a sketch.
+
+Experts know the rows nearby, and one combination of the outputs. The leverage of output c at x,
+
+.. math:: h_c(x) = \phi_c(x)^\top \Big( \sum_{i, c'} \phi_{c'}(x_i) \phi_{c'}(x_i)^\top / \sigma_{c'}^2
+    + \delta I \Big)^{-1} \phi_c(x) / \sigma_c^2 ,
+
+comes from all rows and from each output's own gradient: its posterior over its noise variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+MAX_DIM = 1024  # of a sketch: a matrix of its square is stored
+RIDGE = 1e-5  # delta, over the largest eigenvalue
+MIN_LEVERAGE = 1e-3  # over that of typical training rows: an output without a gradient is not certain
+MAX_LEFT_OUT = 0.99  # of the leverage of a training row that is left out
+
+
+@dataclass(frozen=True)
+class WholePosterior:
+    """The eigenvectors of all rows' second moment."""
+
+    basis: Tensor  # U [D, D], in the network's precision
+    values: Tensor  # eigenvalues lambda [D], float64
+    units: Tensor  # 1 / sigma of each output [C], float64
+    typical: Tensor  # mean leverage of training rows, a scalar
+
+    @classmethod
+    def of(cls, moments: Tensor, noise: Tensor, rows: int, dtype: torch.dtype) -> Self:
+        """From sums of phi phi^T over so many rows, of each output [C, D, D], and noise variances [C]."""
+        positive = noise > 0
+        units = torch.where(positive, noise, 1.0).rsqrt() * positive  # an output without errors has no unit
+        total = (units.square()[:, None, None] * moments).sum(dim=0)
+        return cls._of(total, units, rows * positive.sum(), dtype)
+
+    @classmethod
+    def _of(cls, total: Tensor, units: Tensor, count: Tensor, dtype: torch.dtype) -> Self:
+        values, basis = torch.linalg.eigh(total)
+        values = values.clamp_min(0.0)
+        typical = (values / (values + RIDGE * values[-1])).sum() / count
+        return cls(basis.to(dtype), values, units, typical)
+
+    def extended(self, by_output: Tensor) -> Self:
+        """With the gradients of more rows [n, C, D]."""
+        basis, rows = self.basis.double(), (by_output.double() * self.units[:, None]).flatten(0, 1)
+        count = (self.values / (self.values + RIDGE * self.values[-1])).sum() / self.typical
+        total = (basis * self.values) @ basis.T + rows.T @ rows
+        return self._of(total, self.units, count + len(by_output) * (self.units > 0).sum(), self.basis.dtype)
+
+    def leverage(self, by_output: Tensor) -> Tensor:
+        """h of the gradients of n rows [n, C, D], float64, shape [n, C]."""
+        basis = self.basis.double() if by_output.is_cuda else self.basis  # float32 products may be TF32
+        inside = (by_output.to(basis.dtype) @ basis).double().square()
+        return (inside / (self.values + RIDGE * self.values[-1])).sum(dim=2) * self.units.square()
+
+    def __call__(self, by_output: Tensor) -> Tensor:
+        """log h over that of typical training rows, float64, shape [n, C]."""
+        return self._log(self.leverage(by_output))
+
+    def left_out(self, by_output: Tensor) -> Tensor:
+        """The same of training rows, each left out: h / (1 - h)."""
+        leverage = self.leverage(by_output).clamp_max(MAX_LEFT_OUT)
+        return self._log(leverage / (1.0 - leverage))
+
+    def _log(self, leverage: Tensor) -> Tensor:
+        return (leverage / self.typical).clamp_min(MIN_LEVERAGE).log()

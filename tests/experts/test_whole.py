@@ -1,0 +1,131 @@
+"""The posterior of all rows: its leverage against dense algebra, and on its way to every runtime."""
+
+import math
+
+import pytest
+import torch
+from reference import dense_jacobian
+from torch import nn
+
+import trustgp
+from trustgp.experts.whole import MIN_LEVERAGE, RIDGE, WholePosterior
+from trustgp.state.model_state import predict_latent
+from trustgp.tangents import Sketch
+from trustgp.tangents.network import prepare
+from trustgp.tangents.sketch import OutputSketchMap
+
+
+def by_hand(rows, noise, new):
+    """h of new gradients [k, C, D] from those of rows [n, C, D], by one dense inverse."""
+    scaled, fresh = rows / noise.sqrt()[:, None], new / noise.sqrt()[:, None]
+    total = torch.einsum("ncd,nce->de", scaled, scaled)
+    ridge = RIDGE * torch.linalg.eigvalsh(total)[-1]
+    inverse = torch.linalg.inv(total + ridge * torch.eye(len(total), dtype=total.dtype))
+    return torch.einsum("kcd,de,kce->kc", fresh, inverse, fresh)
+
+
+@pytest.fixture
+def gradients():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, 3, 6, generator=generator, dtype=torch.float64)
+    return rows, torch.tensor([0.5, 2.0, 0.1], dtype=torch.float64)
+
+
+def test_leverage_equals_a_dense_inverse_and_left_out_rows_one_without_them(gradients):
+    rows, noise = gradients
+    moments = torch.einsum("ncd,nce->cde", rows, rows)
+    whole = WholePosterior.of(moments, noise, len(rows), torch.float64)
+    expected = by_hand(rows, noise, rows)
+    torch.testing.assert_close(whole.leverage(rows), expected, rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(whole.typical, expected.mean(), rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(whole(rows), (expected / expected.mean()).log(), rtol=1e-6, atol=1e-9)
+    # an output left out of the sums, as if the row had that output only
+    single = by_hand(rows[:, :1], noise[:1], rows[:, :1])
+    alone = WholePosterior.of(moments[:1], noise[:1], len(rows), torch.float64)
+    without = torch.stack(
+        [
+            by_hand(torch.cat([rows[:i, :1], rows[i + 1 :, :1]]), noise[:1], rows[i : i + 1, :1])[0]
+            for i in range(40)
+        ]
+    )
+    left_out = alone.left_out(rows[:, :1]).exp() * single.mean()
+    torch.testing.assert_close(left_out, without, rtol=1e-3, atol=0.0)
+
+
+def test_more_rows_give_the_posterior_of_all(gradients):
+    rows, noise = gradients
+    first, every = (
+        WholePosterior.of(torch.einsum("ncd,nce->cde", some, some), noise, len(some), torch.float64)
+        for some in (rows[:30], rows)
+    )
+    extended = first.extended(rows[30:])
+    torch.testing.assert_close(extended.leverage(rows), every.leverage(rows), rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(extended.typical, every.typical, rtol=1e-8, atol=0.0)
+
+
+def test_an_output_without_a_gradient_or_without_errors_has_the_least_leverage(gradients):
+    rows, noise = gradients
+    noise[1], rows[5, 2] = 0.0, 0.0
+    whole = WholePosterior.of(torch.einsum("ncd,nce->cde", rows, rows), noise, 40, torch.float64)
+    logs, least = whole(rows), math.log(MIN_LEVERAGE)
+    assert logs[:, 1].tolist() == pytest.approx([least] * 40)
+    assert float(logs[5, 2]) == pytest.approx(least)
+    assert float(logs[:, 0].min()) > least
+
+
+@pytest.mark.parametrize("kind", ["chain", "hooks"])
+def test_sketches_of_each_output_are_those_of_a_map_of_that_output(kind):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3)]
+    network = (
+        nn.Sequential(*layers)
+        if kind == "chain"
+        else nn.Sequential(*layers[:2], nn.LayerNorm(40), *layers[2:])
+    )
+    inputs, sketch = torch.randn(9, 4), Sketch(128)
+    prepared = prepare(network, "all", None)
+    mix = torch.tensor([[0.6, -0.8, 0.1]], dtype=torch.float64)
+    plain = sketch.bind(prepared, mix, inputs, inputs)
+    features = OutputSketchMap(plain)(inputs)
+    torch.testing.assert_close(features.rows, plain(inputs).rows, rtol=1e-4, atol=1e-5)
+    for c in range(3):
+        one = sketch.bind(prepared, torch.eye(3).double()[c : c + 1], inputs, inputs)
+        one.projections = plain.projections
+        folded = one.tables.folded(features.by_output[:, c : c + 1])
+        torch.testing.assert_close(folded, one(inputs).rows, rtol=1e-4, atol=1e-5)
+    assert dense_jacobian(network, inputs[:1]).shape[1] == 3  # [n, C, P]
+    assert (kind == "chain") == (plain.chain_features() is not None)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(300, 3, generator=generator)
+    targets = torch.stack([inputs.sum(dim=1).sin(), 3.0 * inputs[:, 0] * inputs[:, 1]], dim=1)
+    targets += 0.1 * torch.randn(300, 2, generator=generator)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 2))
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(100):
+        optimiser.zero_grad()
+        (network(inputs[:200]) - targets[:200]).square().mean().backward()
+        optimiser.step()
+    rows = (inputs[:200], targets[:200]), (inputs[200:250], targets[200:250])
+    return trustgp.fit(network.eval(), rows[0], validation=rows[1], num_experts=2, progress=False), inputs[
+        250:
+    ]
+
+
+def test_a_saved_model_and_an_exported_graph_have_the_same_leverage(fitted, tmp_path):
+    model, x = fitted
+    assert model.mixtures[0].whole is not None
+    assert float(model.calibrations[0].leverage) > 0
+    prediction = model.predict(x)
+    model.save(tmp_path / "m.trustgp")
+    loaded = trustgp.load(tmp_path / "m.trustgp", model.network)
+    assert torch.equal(loaded.predict(x).variance, prediction.variance)
+    latent = predict_latent(model.state, x, prediction.mean)
+    assert latent.log_leverage.shape == (50, 2)
+    assert float(latent.log_leverage.std()) > 0
+    graph = trustgp.export.Graph(model, x[:2])(x)
+    torch.testing.assert_close(graph["variance"], prediction.variance, rtol=1e-4, atol=0.0)

@@ -1,0 +1,83 @@
+"""Rows along a trajectory: the validation rows choose every how many-th the experts have."""
+
+import pytest
+import torch
+from torch import nn
+
+import trustgp
+from trustgp.state.model_state import describe
+
+SETTINGS = {"progress": False, "num_experts": 2}
+
+
+def trajectory(n, seed):
+    """A slow motion whose errors are those of the rows before: neighbours in time share them."""
+    generator = torch.Generator().manual_seed(seed)
+    time = torch.arange(n) / 60.0
+    phase = 6.28 * torch.rand(3, generator=generator)
+    inputs = torch.stack(
+        [torch.sin(time * rate + p) for rate, p in zip((0.31, 0.53, 0.77), phase, strict=True)], dim=1
+    )
+    noise = torch.randn(n // 40 + 2, 2, generator=generator).T[None]
+    drift = nn.functional.interpolate(noise, size=n, mode="linear")[0].T
+    return inputs, torch.stack([inputs.sum(dim=1), inputs.prod(dim=1)], dim=1) + 0.1 * drift
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 24), nn.Tanh(), nn.Linear(24, 2))
+    x, y = trajectory(2400, 0)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(200):
+        optimiser.zero_grad()
+        (net(x) - y).square().mean().backward()
+        optimiser.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def model(network):
+    return trustgp.fit(network, trajectory(2400, 0), validation=trajectory(600, 1), **SETTINGS)
+
+
+def test_consecutive_rows_are_thinned_and_the_model_is_that_of_the_thinned_rows(network, model):
+    stride = model.state.provenance.stride
+    assert stride > 1
+    assert f"every {stride}th" in describe(model.state)
+    inputs, targets = trajectory(2400, 0)
+    rows = inputs[::stride], targets[::stride]
+    alone = trustgp.fit(network, rows, validation=trajectory(600, 1), **SETTINGS)
+    x = trajectory(300, 2)[0]
+    torch.testing.assert_close(model.predict(x).variance, alone.predict(x).variance, rtol=1e-3, atol=0.0)
+    assert model.state.provenance.rows == len(rows[0])
+
+
+def test_rows_like_the_validation_rows_are_all_kept(network):
+    x, y = trajectory(2400, 0)
+    order = torch.randperm(2400, generator=torch.Generator().manual_seed(0))
+    train, held_out = ((x[part], y[part]) for part in (order[:2000], order[2000:]))
+    assert trustgp.fit(network, train, validation=held_out, **SETTINGS).state.provenance.stride == 1
+
+
+def test_a_stride_is_saved_and_new_rows_are_thinned_by_it(network, model, tmp_path):
+    model.save(tmp_path / "m.trustgp")
+    loaded = trustgp.load(tmp_path / "m.trustgp", network)
+    stride, rows = (getattr(loaded.state.provenance, name) for name in ("stride", "rows"))
+    assert stride == model.state.provenance.stride
+    new = trajectory(10 * stride, 3)
+    loaded.update(new, train=trajectory(2400, 0), progress=False)
+    model.update(new, progress=False)
+    assert loaded.state.provenance.rows == model.state.provenance.rows == rows + 10
+    with pytest.raises(ValueError, match="other rows"):
+        trustgp.load(tmp_path / "m.trustgp", network).update(new, train=trajectory(2400, 5), progress=False)
+
+
+def test_a_fit_that_thins_resumes_from_its_checkpoint(network, tmp_path):
+    rows = {"train": trajectory(2400, 0), "validation": trajectory(600, 1)}
+    first = trustgp.fit(network, **rows, checkpoint=tmp_path, **SETTINGS)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("expert-*")}
+    again = trustgp.fit(network, **rows, checkpoint=tmp_path, **SETTINGS)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("expert-*")} == files
+    x = trajectory(50, 2)[0]
+    assert torch.equal(first.predict(x).variance, again.predict(x).variance)
