@@ -49,7 +49,10 @@ class SceneStream:
         if first is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first: Part | None = first
-        self.total = _total(given, len(first[0]))
+        rows = given.dataset if isinstance(given, DataLoader) else given
+        self.total: int | None = len(rows if _is_indexed(rows) else first[0])  # pyright: ignore
+        if isinstance(rows, IterableDataset):
+            self.total = None  # unknown before the end
 
     def parts(self) -> Iterator[Part]:
         """All pictures, as they come; once."""
@@ -118,14 +121,6 @@ def as_scenes(given: Any, detector: Detector, **options: Any) -> tuple[Pictures,
 
 def _is_indexed(given: Any) -> bool:
     return isinstance(given, Dataset) and not isinstance(given, IterableDataset)
-
-
-def _total(given: Any, first: int) -> int | None:
-    """How many pictures there are; None: unknown before the end."""
-    rows = given.dataset if isinstance(given, DataLoader) else given
-    if isinstance(rows, IterableDataset):
-        return None
-    return len(rows) if isinstance(rows, Dataset) else first  # type: ignore[arg-type]
 
 
 def _pair(given: Any, name: str, foreign: bool) -> tuple[Any, Any]:

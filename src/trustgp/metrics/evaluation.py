@@ -93,7 +93,12 @@ class Evaluation(RowReport, RegressionScores):
             **({} if ood is None else _foreign_scores(variance, ood, ood_targets)),
         }
         average = {name: float(value.mean()) for name, value in values.items()}
-        average |= {} if ood is None else _row_separation(prediction, ood)
+        if ood is not None:  # by one number a row: its mean std, and its novelty where the method has one
+            own, new = (mean_and_variance(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
+            marks = {"std": (own, new)}
+            if len(torch.cat([prediction.novelty, ood.novelty]).unique()) > 1:  # else the same for every row
+                marks["novelty"] = (prediction.novelty, ood.novelty)
+            average |= {name: float(value) for name, value in separation(marks).items()}
         predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         each = [RegressionScores(**own, rmse=own["mse"] ** 0.5) for own in columns]
@@ -164,15 +169,6 @@ def _foreign_scores(variance: Tensor, ood: Prediction, targets: Tensor | None) -
     fit = {} if targets is None else _fit_to_targets(ood, targets.to(foreign.device))
     scores = {name: torch.stack([each[name] for each in separations]) for name in separations[0]}
     return scores | {f"ood_{name}": value for name, value in fit.items()}
-
-
-def _row_separation(prediction: Prediction, ood: Prediction) -> dict[str, float]:
-    """By one number a row: its mean std, and its novelty where the method has one."""
-    spread, foreign = (mean_and_variance(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
-    marks = {"std": (spread, foreign)}
-    if len(torch.cat([prediction.novelty, ood.novelty]).unique()) > 1:  # others give the same for every row
-        marks["novelty"] = (prediction.novelty, ood.novelty)
-    return {name: float(value) for name, value in separation(marks).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
