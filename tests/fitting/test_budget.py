@@ -86,7 +86,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch, network):
 
 def test_a_model_that_came_out_too_large_is_cut_and_calibrated(fit, monkeypatch):
     monkeypatch.setattr(Sizing, "expected", lambda self, experts, rank: 0)  # as if all were small
-    monkeypatch.setattr(pipeline, "whole_posterior", lambda *_: None)  # as within a small budget
+    monkeypatch.setattr(pipeline, "whole_posterior", lambda *_: {})  # as within a small budget
     plain = fit()
     limit = plain.nbytes // 2 + OVERHEAD
     model = fit(budget=limit)

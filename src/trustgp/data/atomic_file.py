@@ -22,13 +22,8 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
     that a reader, a crash or a power failure finds the old file or the new one. A file that is replaced keeps
     its mode; a new one has that of the user's mask. Through a link its target is written, and the link stays.
 
-    Args:
-        path: Of the file.
-        named: Whether it is to be made under its own name, in a temporary folder that has nothing in it yet:
-            for what is called after its file, and for what is a folder itself.
-
-    Raises:
-        OSError: It could not be written; the file before it is intact.
+    With `named` it is made under its own name, in an empty temporary folder: for what is called after its
+    file, and for what is a folder itself. After an OSError the file before it is intact.
     """
     path = Path(path)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path

@@ -31,6 +31,7 @@ SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
 REPEATED, HASHED_ROWS = 1e-4, 2**14  # difference of repeated rows over their spread; rows hashed at a time
+UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are repeats
 MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
 Unpack = Callable[[Any], tuple[Any, Any]]
 """(inputs, targets) of a batch that is something else, such as a dict or a triple."""
@@ -139,19 +140,20 @@ class ChosenRows(Rows):
 def distinct_rows(rows: Rows) -> Tensor:
     """Which rows do not repeat an earlier one, inputs and targets up to `REPEATED` of their spread, [n].
 
-    Rounded numbers are hashed; inputs are read only where targets repeat.
+    Rounded numbers are hashed; inputs are read only where targets repeat. Where many rows share their targets
+    with others, as in tables of categories, equal rows are observations of their own.
     """
     n = len(rows)
     sample = rows.batch(torch.arange(0, n, max(1, n // 1024)))
     keys = _hashed(rows.targets, sample[1])
-    if len(keys.unique()) < n:
+    new, unique = torch.ones(n, dtype=torch.bool), len(keys.unique())
+    if unique < n:
         parts = [rows.take(index) for index in torch.arange(n).split(HASHED_ROWS)]
         for first, *lots in zip(leaves(sample[0]), *map(leaves, parts), strict=True):
             keys = 31 * keys + torch.cat([_hashed(lot, first) for lot in lots])
     order = keys.argsort(stable=True)  # of equal ones the first row comes first
-    new = torch.ones(n, dtype=torch.bool)
     new[order[1:]] = keys[order].diff() != 0
-    return new
+    return new if unique >= UNIQUE_SHARE * int(new.sum()) else torch.ones_like(new)
 
 
 def _hashed(values: Tensor, like: Tensor) -> Tensor:

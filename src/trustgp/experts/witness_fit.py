@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
-from ..data.rows import Rows
+from ..data.rows import Rows, distinct_rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext
 from ..math.calibration import steady_log_kappa, support_quantile
@@ -28,7 +28,6 @@ PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio 
 TEST_PLACES, TEST_ROWS = 16, 1024  # left out, to choose between one length and one for each column
 MAX_FACTOR = 8  # by which neighbours are increased, where left-out rows gain by it
 NOISY_RATIO, NOISY_GAIN, MIN_GAIN = 1e-4, 0.02, 0.25  # gain in nats for a doubling: from it on, and below
-UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are duplicates
 MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
 NEARBY_CELLS = 8  # from which a cell borrows
 MAX_SPLIT_ROWS = 2**16  # a sample of so many rows decides which cells are split
@@ -49,7 +48,7 @@ def find_witness(
     if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
-    distinct = _distinct(vectors, targets.double())
+    distinct = distinct_rows(Rows(vectors, targets)).nonzero().flatten().to(vectors.device)
     vectors, targets = vectors[distinct], targets[distinct]
     empty = _empty(vectors, targets.double(), setting)
     if not all(bool(torch.isfinite(scale).all()) for scale in (empty.offset, empty.spread, empty.floor)):
@@ -88,7 +87,7 @@ def update_witness(
     Cells keep fewer rows where it would exceed `room` bytes; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
-    distinct = _distinct(vectors, targets.double())
+    distinct = distinct_rows(Rows(vectors, targets)).nonzero().flatten().to(vectors.device)
     points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * setting.rows
     members = _members(state, points, most, setting.borrowed, context)
     filled = _fill(state, points, targets, members)
@@ -172,23 +171,6 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     cells = (none, none, targets[:0], targets[:0])
     scales = (offset, spread, vectors[:0], one, one, torch.tensor(several), one, floor)
     return WitnessState(*scales, *rows, none, *cells)
-
-
-def _distinct(vectors: Tensor, targets: Tensor) -> Tensor:
-    """Rows without duplicates [k]: a left-out row whose duplicate stays carries no information.
-
-    Equal inputs with equal targets are no duplicates where many other rows share these targets, too.
-    """
-    n, both = len(vectors), torch.cat([vectors, targets], dim=1)
-    weights = torch.rand(both.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weighed, rows = both * weights.to(both), torch.arange(n, device=both.device)
-    unique = len(weighed[:, vectors.shape[1] :].sum(dim=1).unique())
-    if unique == n:
-        return rows
-    order = weighed.sum(dim=1).argsort(stable=True)  # duplicates are adjacent
-    new = torch.ones_like(rows, dtype=torch.bool)
-    new[order[1:]] = (both[order[1:]] != both[order[:-1]]).any(dim=1)
-    return rows[new] if unique >= UNIQUE_SHARE * int(new.sum()) else rows
 
 
 def _rounding(targets: Tensor) -> Tensor:

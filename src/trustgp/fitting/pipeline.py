@@ -18,14 +18,12 @@ from ..data.user_warnings import warn_user
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
-from ..experts.whole import WholePosterior
 from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
 from ..tangents.modules import check_kind, has_output_selector
 from ..tangents.probes import Probes
-from ..tangents.sketch import OutputSketchMap
 from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
@@ -43,7 +41,7 @@ from .prepare import (
     split_rows,
 )
 from .solve import FittedMixture, fit_mixture
-from .whole import whole_posterior, with_whole
+from .whole import whole_posterior
 
 STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tried, and how many must be left
 # What validation rows must gain by a calibration of their own before that is tried, and by thinning.
@@ -96,9 +94,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             if suits.warning:
                 warn_user(suits.warning)
             host_data = host_data.every(state.provenance.stride)
-            state = replace(
-                state, probes=probes, provenance=_signed(state.provenance, prints.result(), host_data)
-            )
+            signed = _signed(state.provenance, prints.result(), host_data)
+            state = replace(state, probes=probes, provenance=signed)
         for tangents, _ in ready.maps:
             tangents.release_buffers()
         seconds = time.perf_counter() - began
@@ -121,7 +118,7 @@ def _fit_rows(
     ready: Prepared,
     data: FitRows,
     problems: list[Problem],
-    whole: tuple[OutputSketchMap, WholePosterior] | None,
+    whole: dict[str, Any],
     plan: Plan,
     options: FitOptions,
     context: FitContext,
@@ -134,7 +131,7 @@ def _fit_rows(
     while problems:  # each goes when it is solved, and its features with it
         fitted.append(fit_mixture(first + len(fitted), problems.pop(0), plan, options, context))
     context.report.begin("calibrating")
-    fitted = [replace(one, mixture=with_whole(one.mixture, whole)) for one in fitted]
+    fitted = [replace(one, mixture=replace(one.mixture, **whole)) for one in fitted]
     state = replace(_assemble(ready, data, options, fitted, plan.rank), witness=witness)
     state, suits = calibrate(state, context.report)
     small = shrink_to_budget(state, options.budget.size)

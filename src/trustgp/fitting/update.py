@@ -46,18 +46,8 @@ def update_state(
     experts of a light model get a low-rank update: scale, noise, calibration and the threshold of the novelty
     score stay as they were.
 
-    Args:
-        state: As it was.
-        new_rows: (inputs, targets), a Dataset or a DataLoader.
-        groups: Trajectory of each new row, where the model was fitted with groups.
-        train: The rows the model was fitted on, which a file does not hold: with them experts are solved
-            again after loading, too; exact experts cannot do without.
-        executor: Where experts are solved; None: as in `fit`.
-        progress: Whether to show bars in a terminal.
-        unpack: As for `fit`, of both `new_rows` and `train`.
-
-    Returns:
-        The new state, and which experts were solved again, counted through all kernels.
+    Arguments are those of `UncertaintyModel.update`. Returns the new state, and which experts were solved
+    again, counted through all kernels.
     """
     with plain_modes(), reporting(enabled=progress) as report:
         added, stride = read_like(state, new_rows, name="new_rows", unpack=unpack), state.provenance.stride

@@ -20,23 +20,22 @@ from .prepare import Prepared
 
 MAX_ROWS = 2**14  # evenly spread, whose gradients are summed
 MAX_OUTPUTS = 16  # each needs a backward pass of its own
-
 MIN_BUDGET = 8  # over its size: within a smaller budget there is none
 
 
 def whole_posterior(
     ready: Prepared, rows: Rows, residual: Tensor, options: FitOptions, context: FitContext
-) -> tuple[OutputSketchMap, WholePosterior] | None:
-    """The map that gives the gradients of each output, and the posterior of all rows with residuals [n, C];
-    None where there is none: it needs a sketch of few outputs, each differentiated layer by layer."""
+) -> dict[str, Any]:
+    """The map that gives the gradients of each output, and the posterior of all rows with residuals [n, C]:
+    fields of a mixture. Empty where it has no sketch, or many outputs."""
     tangents = ready.maps[0][0]
     if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or not options.likelihood.leaves_out:
-        return None
+        return {}
     outputs, size, dim = residual.shape[1], options.budget.size, tangents.sketch.dim
     if len(tangents.mix) > 1 or outputs > MAX_OUTPUTS or dim > MAX_DIM or tangents.slow_reason:
-        return None
+        return {}
     if size is not None and size < MIN_BUDGET * 4 * dim**2:
-        return None
+        return {}
     per_output, sample = OutputSketchMap(tangents), evenly(len(rows), MAX_ROWS)
     moments = torch.zeros(outputs, dim, dim, dtype=torch.float64, device=tangents.network.device)
     parts = [sample[part] for part in chunks(len(sample), chunk_rows(per_output))]
@@ -46,17 +45,17 @@ def whole_posterior(
     noise = residual.square().mean(dim=0).to(moments)
     positive = (torch.einsum("cdd->c", moments) * noise > 0).any()
     if not bool(positive & torch.isfinite(moments).all()):
-        return None  # no errors, no gradients, or an overflow
-    return per_output, WholePosterior.of(moments, noise, len(sample), tangents.network.dtype)
+        return {}  # no errors, no gradients, or an overflow
+    whole = WholePosterior.of(moments, noise, len(sample), tangents.network.dtype)
+    return {"tangents": per_output, "whole": whole}
 
 
 def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor) -> Tensor:
     """log h of training rows `index` [k], each left out, on the CPU, [k, C]; 0 without the posterior."""
     if mixture.whole is None:
         return torch.zeros(len(index), len(mixture.outputs), dtype=torch.float64)
-    parts = index.split(chunk_rows(mixture.tangents))
-    logs = [mixture.whole.left_out(_gradients(mixture.tangents, rows, part)).cpu() for part in parts]
-    return torch.cat(logs)
+    parts = (_gradients(mixture.tangents, rows, part) for part in index.split(chunk_rows(mixture.tangents)))
+    return torch.cat([mixture.whole.left_out(part).cpu() for part in parts])
 
 
 def extend_whole(mixture: Mixture, rows: Rows) -> Mixture:
@@ -66,11 +65,6 @@ def extend_whole(mixture: Mixture, rows: Rows) -> Mixture:
     for index in chunks(len(rows), chunk_rows(mixture.tangents)):
         whole = whole.extended(_gradients(mixture.tangents, rows, index))
     return replace(mixture, whole=whole)
-
-
-def with_whole(mixture: Mixture, pair: tuple[OutputSketchMap, WholePosterior] | None) -> Mixture:
-    """The mixture with the posterior of all rows, where there is one."""
-    return mixture if pair is None else replace(mixture, tangents=pair[0], whole=pair[1])
 
 
 @torch.no_grad()

@@ -242,7 +242,7 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread", "extent"), (outputs,))
     for field in fields(Calibration):
         if field.name == "leverage" and not reader.matching(f"{prefix}leverage"):  # files of version 2
-            values["leverage"] = torch.zeros((), dtype=torch.float64)
+            values["leverage"] = NONE
             continue
         values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))
     for name in ("fade", "onset", "excess", "trust", "spread", "leverage"):

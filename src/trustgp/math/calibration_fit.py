@@ -164,19 +164,15 @@ def initial_calibration(
 
 
 def independent_share(rows: CalibrationRows, num_outputs: int) -> float:
-    """The share of held-out rows, in their order, that are independent observations of the scale.
-
-    Squared residuals of consecutive rows are alike: the variance of their means over blocks tells how many
-    independent ones a block holds.
-    """
+    """The share of held-out rows, in their order, that are independent observations of the scale: that of the
+    variance of squared residuals in the variance of their means over blocks of consecutive rows."""
     n = len(rows) // num_outputs
     squared = (rows.residual.square() / constant_noise(rows, num_outputs)[rows.output]).double()
     mean = squared[: n * num_outputs].reshape(n, num_outputs).mean(dim=1)
     shares = [1.0]
-    for blocks in BLOCKS:
-        if n >= MIN_BLOCK_ROWS * blocks:
-            means = torch.stack([block.mean() for block in mean.tensor_split(blocks)])
-            shares.append(float(mean.var() / means.var().clamp_min(1e-300)) * blocks / n)
+    for blocks in (count for count in BLOCKS if n >= MIN_BLOCK_ROWS * count):
+        means = torch.stack([block.mean() for block in mean.tensor_split(blocks)])
+        shares.append(float(mean.var() / means.var().clamp_min(1e-300)) * blocks / n)
     return max(min(shares), 1.0 / max(n, 1))
 
 

@@ -64,24 +64,20 @@ class LayerChain:
             values.append(one.forward(values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
         signal, signals, n, mixed = mix, {}, inputs.shape[0], mix.shape[0]
+        expand = (lambda s: s.expand(n, -1)) if mixed == 1 else (lambda s: s.repeat(n, 1))
         constant = n > 1  # whether the signal is the same for all rows, as behind the last function
         for place in reversed(range(first, len(self.steps))):
             one = self.steps[place]
             if type(one) is nn.Linear:
-                signals[place] = values[place], _for_rows(signal, n) if constant else signal
+                signals[place] = values[place], expand(signal) if constant else signal
             else:
-                signal, constant = _for_rows(signal, n) if constant else signal, False
+                signal, constant = expand(signal) if constant else signal, False
             if place > first:
                 around = values[place], values[place + 1]
                 if mixed > 1 and type(one) is not nn.Linear:  # whose gradient does not depend on its input
                     around = (value.repeat_interleave(mixed, dim=0) for value in around)
                 signal = BACKWARD[type(one)](one, signal, *around)
         return values[-1], signals
-
-
-def _for_rows(signal: Tensor, n: int) -> Tensor:
-    """The same signals [K, o] for each of n rows, [n * K, o]."""
-    return signal.expand(n, -1) if signal.shape[0] == 1 else signal.repeat(n, 1)
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:

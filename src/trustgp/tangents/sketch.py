@@ -105,7 +105,8 @@ class SketchMap(GradientMap):
         return self.sketch.dim
 
     def working_bytes(self) -> int:
-        numbers = len(self.mix) * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
+        mixed = len(self.gradients.mix)
+        numbers = mixed * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
         return self._layer_bytes + numbers * self.network.dtype.itemsize
 
     def state(self) -> dict[str, Tensor]:
@@ -139,11 +140,11 @@ class OutputSketchMap(SketchMap):
     a sketch is linear in the signal."""
 
     def __init__(self, plain: SketchMap) -> None:
-        eye = torch.eye(plain.mix.shape[1], dtype=torch.float64)
-        gradients = Gradients(plain.network, eye)
-        gradients.share_plan(plain.gradients)
+        self.num_outputs = plain.mix.shape[1]
+        eye = torch.eye(self.num_outputs, dtype=torch.float64)
+        gradients = Gradients(plain.network, eye, plain.gradients)
         super().__init__(gradients, plain.sketch, plain._layer_bytes, plain.projections)
-        self.plain, self.mix, self.num_outputs = plain, plain.mix, len(eye)
+        self.plain, self.mix = plain, plain.mix
 
     def collector(self, n: int) -> SketchCollector:
         return SketchCollector(self.tables, n, self.num_outputs, per_output=True)
@@ -154,15 +155,10 @@ class OutputSketchMap(SketchMap):
         return RowFeatures(self.tables.folded(mixed[:, None]), each)
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
-        tables, eye = self.tables, torch.eye(self.num_outputs)
+        tables, mix = self.tables, self.gradients.mix.to(self.network.device, self.network.dtype)
         if tables.entries.numel() > MAX_GATHERED:
             return None
-        mix = eye.to(self.network.device, self.network.dtype)
         return ChainRows(chain, mix, tables.cores, tables.projections, (tables.entries, tables.signs))
-
-    def working_bytes(self) -> int:
-        numbers = self.num_outputs * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
-        return self._layer_bytes + numbers * self.network.dtype.itemsize
 
 
 @dataclass(frozen=True)

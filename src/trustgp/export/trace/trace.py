@@ -36,12 +36,8 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
 
     It holds the network, its gradients, gate, experts, witness and calibration, and computes
     `Graph.forward`, for any number of rows; for a detector see `DetectorGraph.forward`. The model's own code
-    is traced.
-
-    Args:
-        model: The fitted model; it is not changed.
-        example_inputs: At least one row, as the network takes them.
-        plain: Whether to use aten operations only; else `trustgp::choose` selects experts.
+    is traced, on example inputs of at least one row; `plain`: with aten operations only, else
+    `trustgp::choose` selects experts.
     """
     source = export_source(model)
     inputs = source.inputs(example_inputs)

@@ -28,10 +28,10 @@ THREE_ROW_LIMIT = 2**22  # parameters above which two rows, not three, are check
 class Gradients:
     """Passes the gradients of the mixed outputs to a collector, as planned on the first rows."""
 
-    def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
+    def __init__(self, network: TangentNetwork, mix: Tensor, alike: Gradients | None = None) -> None:
         self.network, self.mix = network, mix
         self._device_mix = mix.to(device=network.device, dtype=network.dtype)
-        self._plan: GradientPlan | None = None
+        self._plan: GradientPlan | None = alike and alike._plan  # of other mixed outputs
 
     def plan(self, sample: Inputs) -> GradientPlan:
         """The strategy of each parameter; `sample` is used by the first call only."""
@@ -39,10 +39,6 @@ class Gradients:
             with _PLANNING:
                 self._plan = self._plan or find_plan(self.network, sample, len(self.mix))
         return self._plan
-
-    def share_plan(self, other: Gradients) -> None:
-        """Take the plan of other mixed outputs of the same network, where there is one."""
-        self._plan = other._plan
 
     @property
     def slow_reason(self) -> str:
