@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from .chunking import byte_chunks, near_bytes
+from .chunking import byte_chunks, near_bytes, row_bytes
 from .frames import is_frame
 from .trees import Inputs, as_inputs, count, kinds, leaves, raw_bytes, rebuilt, structure, take, to_device
 
@@ -30,7 +30,7 @@ KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memo
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
-REPEATED, HASHED_ROWS = 1e-4, 2**14  # difference of repeated rows over their spread; rows hashed at a time
+REPEATED, HASHED_BYTES = 1e-4, 2**24  # difference of repeated rows over their spread; read at a time
 UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are repeats
 MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
 Unpack = Callable[[Any], tuple[Any, Any]]
@@ -143,26 +143,25 @@ def distinct_rows(rows: Rows) -> Tensor:
     Rounded numbers are hashed; inputs are read only where targets repeat. Where many rows share their targets
     with others, as in tables of categories, equal rows are observations of their own.
     """
-    n = len(rows)
-    sample = rows.batch(torch.arange(0, n, max(1, n // 1024)))
-    keys = _hashed(rows.targets, sample[1])
-    new, unique = torch.ones(n, dtype=torch.bool), len(keys.unique())
-    if unique < n:
-        parts = [rows.take(index) for index in torch.arange(n).split(HASHED_ROWS)]
-        for first, *lots in zip(leaves(sample[0]), *map(leaves, parts), strict=True):
-            keys = 31 * keys + torch.cat([_hashed(lot, first) for lot in lots])
+    n, size = len(rows), HASHED_BYTES // max(1, row_bytes(rows.first)) + 1
+    sample, targets = rows.batch(torch.arange(0, n, max(1, n // min(size, 1024))))
+    keys, new = _hashed(rows.targets, targets), torch.ones(n, dtype=torch.bool)
+    if (unique := len(keys.unique())) < n:
+        lots = (map(_hashed, leaves(rows.take(part)), leaves(sample)) for part in torch.arange(n).split(size))
+        keys = keys + torch.cat([torch.stack([*lot]).sum(dim=0) for lot in lots])
     order = keys.argsort(stable=True)  # of equal ones the first row comes first
     new[order[1:]] = keys[order].diff() != 0
     return new if unique >= UNIQUE_SHARE * int(new.sum()) else torch.ones_like(new)
 
 
 def _hashed(values: Tensor, like: Tensor) -> Tensor:
-    """A number for each row [n], int64, equal where rows are; `like` are rows that tell the spread."""
+    """A number for each row [n], int64, equal where rows are; the spread is that of the rows `like`."""
     flat, like = values.reshape(len(values), -1), like.reshape(len(like), -1)
     if flat.is_floating_point():
-        step = REPEATED * like.double().std(dim=0, correction=0)
-        step = torch.where(step > 0, step, torch.finfo(torch.float32).eps * like.double().abs().amax(dim=0))
-        flat = (flat.double() / torch.where(step > 0, step, 1.0)).round().clamp(-(2.0**60), 2.0**60)
+        peak = like.double().abs().amax(dim=0)
+        unit = torch.where((peak > 0) & torch.isfinite(peak), peak, 1.0)  # squares of huge numbers overflow
+        step = (REPEATED * (like / unit).std(dim=0, correction=0)).nan_to_num(1.0).clamp_min(1e-12)
+        flat = (flat.double() / unit / step).round().clamp(-(2.0**60), 2.0**60)
     weights = torch.randint(2**62, (flat.shape[1],), generator=torch.Generator().manual_seed(0))
     return (flat.long() * weights.to(flat.device)).sum(dim=1).cpu()  # it may overflow, always alike
 

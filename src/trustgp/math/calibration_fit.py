@@ -36,7 +36,7 @@ MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
 BLOCKS, MIN_BLOCK_ROWS = (4, 8, 16, 32, 64), 4  # of consecutive rows whose means are compared
 INITIAL_VARYING = 0.95  # gamma
 INITIAL_LEVERAGE = 0.3  # w
-FLAT_ONSET = 50.0  # b, of a noise that is constant up to a novelty of almost 1
+FLAT_ONSET = 1e4  # b, of a noise that is constant up to a novelty of almost 1
 SHARED, PER_OUTPUT = (
     ("fade", "onset", "excess", "leverage"),
     ("level", "trust", "constant", "df"),
@@ -229,9 +229,10 @@ def fit_calibration(
 
 def constant_calibration(rows: CalibrationRows, start: Calibration, **options: Any) -> Calibration:
     """One constant noise with tails for each output, about the same mean, as far as held-out rows reach."""
-    none, zero = torch.zeros_like(start.fade), torch.zeros_like(start.trust)
-    flat = replace(start, varying=none, excess=none, leverage=none, weight=none, trust=zero)
-    flat = replace(flat, onset=FLAT_ONSET * torch.ones_like(none), constant=constant_noise(rows, len(zero)))
+    none, constant = torch.zeros_like(start.fade), constant_noise(rows, len(start.trust))
+    flat = dict.fromkeys(("varying", "excess", "leverage", "weight"), none) | {"trust": 0.0 * constant}
+    reached = torch.maximum(start.beyond, support_quantile(rows.novelty)).clamp_max(MAX_SUPPORT)
+    flat = replace(start, **flat, onset=none + FLAT_ONSET, constant=constant, beyond=reached)
     return fit_calibration(rows, flat, **options)
 
 
