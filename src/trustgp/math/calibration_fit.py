@@ -231,8 +231,8 @@ def constant_calibration(rows: CalibrationRows, start: Calibration, **options: A
     """One constant noise with tails for each output, about the same mean, as far as held-out rows reach."""
     none, constant = torch.zeros_like(start.fade), constant_noise(rows, len(start.trust))
     flat = dict.fromkeys(("varying", "excess", "leverage", "weight"), none) | {"trust": 0.0 * constant}
-    reached = torch.maximum(start.beyond, support_quantile(rows.novelty)).clamp_max(MAX_SUPPORT)
-    flat = replace(start, **flat, onset=none + FLAT_ONSET, constant=constant, beyond=reached)
+    support = torch.maximum(start.beyond, support_quantile(rows.novelty)).clamp_max(MAX_SUPPORT)
+    flat = replace(start, **flat, onset=none + FLAT_ONSET, constant=constant, beyond=support)
     return fit_calibration(rows, flat, **options)
 
 
