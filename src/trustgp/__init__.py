@@ -36,7 +36,7 @@ _NAMES = {
     ".executors": ("Threads",),
     # data and errors
     ".data.rows": ("Rows",),
-    ".detection.targets": ("BoxTargets",),
+    ".detection.pictures": ("BoxTargets",),
     ".data.tensor_file": ("ArtifactError",),
     ".math.evidence": ("FactorisationError",),
 }

@@ -23,8 +23,8 @@ from .api import paper as paper
 from .data.rows import Rows as Rows
 from .data.tensor_file import ArtifactError as ArtifactError
 from .detection.model import DetectionModel as DetectionModel
+from .detection.pictures import BoxTargets as BoxTargets
 from .detection.query_rows import Detection as Detection
-from .detection.targets import BoxTargets as BoxTargets
 from .executors import Threads as Threads
 from .experts.gate import Division as Division
 from .experts.neighbours import Patchwork as Patchwork

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from trustgp.detection.calibration import ClassTemperature, EdgeErrors, EdgeNoise
+from trustgp.detection.calibration import ClassTemperature, EdgeNoise
 
 TRUE = EdgeNoise(
     torch.tensor([1.0, 2.0, 0.5, 4.0], dtype=torch.float64),
@@ -29,7 +29,7 @@ def test_the_scale_is_a_product_of_powers():
 
 def test_no_scales_nearby_are_likelier():
     errors, u, w = drawn(2000, seed=1)
-    found = EdgeNoise.fit(EdgeErrors(errors, u, w))
+    found = EdgeNoise.fit((errors, u, w))
 
     def loss(level, growth, picture, df):
         scale = EdgeNoise(level, growth, picture, df).scale(u, w).numpy()
@@ -45,14 +45,14 @@ def test_no_scales_nearby_are_likelier():
 def test_powers_are_fitted_to_variants_too_and_levels_to_held_out_pictures_alone():
     errors, u, w = drawn(20_000)
     near = (u > 0.9) & (u < 1.1) & (w > 0.9) & (w < 1.1)  # as in training: powers cannot be identified
-    held = EdgeErrors(errors[near], u[near], w[near])
-    changed = EdgeErrors(3.0 * errors, u, w)  # and errors are larger there
+    held = errors[near], u[near], w[near]
+    changed = 3.0 * errors, u, w  # and errors are larger there
     found = EdgeNoise.fit(held, changed)
     assert float(found.growth) == pytest.approx(0.7, abs=0.03)
     assert float(found.picture) == pytest.approx(0.3, abs=0.03)
     torch.testing.assert_close(found.level, TRUE.level, rtol=0.15, atol=0)
-    reach = student.ppf(0.975, float(found.df)) * found.scale(held.variance, held.picture)
-    assert float((held.errors.abs() <= reach).double().mean()) == pytest.approx(0.95, abs=0.02)
+    reach = student.ppf(0.975, float(found.df)) * found.scale(*held[1:])
+    assert float((held[0].abs() <= reach).double().mean()) == pytest.approx(0.95, abs=0.02)
 
 
 def test_probabilities_are_a_softmax_whose_temperature_grows_with_the_variance():

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import trustgp
 from trustgp.data.tensor_file import ArtifactError
-from trustgp.detection import fitting, pass_checkpoint, picture_pass
+from trustgp.detection import fitting, picture_pass
 from trustgp.detection.picture_pass import MAX_VARIED, HeldOut
 from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size
 
@@ -123,7 +123,7 @@ def test_pictures_are_released_after_their_pass(monkeypatch):
 
 
 def test_a_stopped_fit_resumes(tmp_path, monkeypatch):
-    monkeypatch.setattr(pass_checkpoint, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(picture_pass, "SAVE_EVERY", 0.0)
     given, held_out = rows(90), rows(40)
     options = {"validation": Shelf(held_out)}
     expected = fitted(Shelf(given), **options)
@@ -139,7 +139,7 @@ def test_a_stopped_fit_resumes(tmp_path, monkeypatch):
 
 
 def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(pass_checkpoint, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(picture_pass, "SAVE_EVERY", 0.0)
     fitted(pictures(90), checkpoint=tmp_path)
     file = tmp_path / "pass-pictures.trustgp"
     content = bytearray(file.read_bytes())

@@ -11,7 +11,7 @@ from torch import nn
 
 import trustgp
 from trustgp.executors import Threads
-from trustgp.executors.pickling import OUT_OF_BAND, cached_function, pack, unpack
+from trustgp.executors.ray import OUT_OF_BAND, cached_function, pack, unpack
 
 LARGE = OUT_OF_BAND // 4
 

@@ -25,7 +25,7 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 # A function travels to Ray's workers: no file of a user's is read.
-BETWEEN_PROCESSES = {"trustgp/executors/pickling.py": {"pickle", "ray.cloudpickle"}}
+BETWEEN_PROCESSES = {"trustgp/executors/ray.py": {"pickle", "ray.cloudpickle"}}
 
 
 def _dotted(node: ast.AST) -> str:

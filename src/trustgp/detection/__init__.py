@@ -7,8 +7,8 @@ from .adapter import Adapter
 from .coco import coco_scenes
 from .fitting import fit
 from .model import DetectionModel, to_supervision
+from .pictures import BoxTargets
 from .query_rows import Detection
-from .targets import BoxTargets
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # fit and use

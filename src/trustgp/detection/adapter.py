@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -110,9 +111,14 @@ class Detector:
     def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Logits, boxes, and the outputs of modules by name, the last call last."""
         captured: dict[str, Any] = {}
+
+        def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
+            captured.pop(name, None)  # the last call counts, and comes last
+            captured[name] = output[0] if isinstance(output, (tuple, list)) and output else output
+
         with ExitStack() as hooks:
             for name, module in modules.items():
-                hooks.enter_context(module.register_forward_hook(_keep(captured, name)))
+                hooks.enter_context(module.register_forward_hook(partial(keep, name)))
             logits, boxes = _parse_outputs(self.network(images.to(self.place)))
         if logits.shape[-1] not in (self.labels, self.labels + 1):
             what = f"the detector gives {logits.shape[-1]} logits for {self.labels} classes"
@@ -131,14 +137,6 @@ class Detector:
                 return {name: inner[name]}
         what = f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]}"
         raise ValueError(f'{what} queries; name the module of their features: adapter=Adapter(seen="...").')
-
-
-def _keep(captured: dict[str, Any], name: str):
-    def hook(module: nn.Module, arguments: tuple, output: Any) -> None:
-        captured.pop(name, None)  # the last call counts, and comes last
-        captured[name] = output[0] if isinstance(output, (tuple, list)) and output else output
-
-    return hook
 
 
 def _parse_outputs(outputs: Any) -> tuple[Tensor, Tensor]:

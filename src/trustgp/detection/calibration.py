@@ -18,6 +18,7 @@ MAX_POWER = 3.0  # of u and w
 MAX_LOG = 6.0  # distance of a logarithm from where the search begins
 MAX_LOG_COLD = 3.0  # the same below T_0: colder ones are all alike
 MIN_ERROR = 1e-6  # pixels: of a detector without errors
+EdgeErrors = tuple[Tensor, Tensor, Tensor]  # of matched boxes: in pixels [m, 4], u [m] or [m, 4], w [m]
 
 
 @dataclass(frozen=True)
@@ -80,23 +81,13 @@ class EdgeNoise:
         """
         if variants is None:
             return _likeliest(held_out, None)
-        both = EdgeErrors(*concatenate([tuple(vars(part).values()) for part in (held_out, variants)]))
-        powers = _likeliest(both, None)
+        powers = _likeliest(concatenate([held_out, variants]), None)
         return _likeliest(held_out, (powers.growth, powers.picture))
-
-
-@dataclass(frozen=True)
-class EdgeErrors:
-    """Of boxes that match a target."""
-
-    errors: Tensor  # in pixels, [m, 4]
-    variance: Tensor  # u, [m] or [m, 4]
-    picture: Tensor  # w, [m]
 
 
 def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
     """Under which the errors are likeliest; powers: gamma and delta, None: they are fitted, too."""
-    errors, variance, picture = (part.detach().cpu().double() for part in vars(given).values())
+    errors, variance, picture = (part.detach().cpu().double() for part in given)
     typical = errors.square().mean(dim=0).sqrt().clamp_min(MIN_ERROR)
     usual = _log(variance).mean(), _log(picture).mean()  # where a is fitted
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..data.user_warnings import optional_package, warn_user
-from .pictures import pixel_values
-from .targets import BOX, CATEGORY, CROWD, LISTS, BoxTargets
+from .pictures import BOX, CATEGORY, CROWD, LISTS, BoxTargets, pixel_values
 
 PILLOW = 'Pillow reads the pictures; try: pip install "trustgp[detection]"'
 SECTIONS = ("images", "annotations", "categories")

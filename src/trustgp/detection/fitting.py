@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ from .adapter import Adapter, Detector
 from .calibration import ClassTemperature, EdgeErrors, EdgeNoise
 from .class_gaussians import ClassGaussians
 from .model import DetectionModel
-from .pass_checkpoint import PassCheckpoint
-from .picture_pass import CHUNK, HeldOut, PicturePass, chunked
+from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
 from .query_rows import Detection, QueryRows
 from .scenes import SceneStream
 from .state import DetectorState, novelty_of
@@ -75,7 +74,7 @@ def fit(
         every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
         passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
         with locked(folder), reporting(enabled=progress) as report:
-            store = None
+            store = PassCheckpoint(None)
             if folder is not None:
                 loaders = [one for one in (pictures, validation) if isinstance(one, DataLoader)]
                 if any(isinstance(one.sampler, RandomSampler) for one in loaders):
@@ -86,27 +85,24 @@ def fit(
                     _run_pass(name, passes[name], stream, report, store)
             except KeyboardInterrupt as error:
                 kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
-                if store is not None:
-                    kept = f"Its progress is saved in {store.folder}; the same call resumes."
+                if folder is not None:
+                    kept = f"Its progress is saved in {folder}; the same call resumes."
                 raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
         return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
 def _run_pass(
-    name: str, made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint | None
+    name: str, made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint
 ) -> None:
     every, settings = made.held_out.every, made.settings
-    if store is not None:
-        store.resume(name, made)
+    store.resume(name, made)
     total = None if stream.total is None else -(-stream.total // CHUNK)
     stage = "held-out pictures" if name == "validation" else "training pictures"
     scenes = chunked(stream.scenes(made.done))
     for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
         made.include(chunk)
-        if store is not None:
-            store.save(name, made)
-    if store is not None:
-        store.save(name, made, force=True)
+        store.save(name, made)
+    store.save(name, made, force=True)
     if every is not None and not made.held_out_rows:
         raise ValueError(TOO_FEW.format(made.done))
     if made.queries is not None:
@@ -151,32 +147,27 @@ def _warn_missing_classes(count: Tensor) -> None:
 def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     """Gaussians of the training features, and the calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
-    assert training.queries is not None
-    assert training.pictures is not None
-    assert training.size is not None
     matched = rows.matched
-    classes = ClassGaussians.fit(training.queries, rows.features[matched], rows.predicted[matched])
-    pictures = ClassGaussians.fit(training.pictures, rows.pictures, rows.one_class)
+    queries, pictures, size = cast(Any, (training.queries, training.pictures, training.size))
+    classes = ClassGaussians.fit(queries, rows.features[matched], rows.predicted[matched])
+    pictures = ClassGaussians.fit(pictures, rows.pictures, rows.one_class)
     variance = classes(rows.features, rows.predicted)
-    errors = [_edge_errors(part, classes, pictures) for part in (rows, variants)]
+
+    def errors(part: QueryRows) -> EdgeErrors:
+        own, picture = part.matched, pictures(part.pictures, part.one_class)
+        return part.errors[own], classes(part.features[own], part.predicted[own]), picture[part.picture[own]]
+
     return DetectorState(
         training.detector.network,
         classes,
         pictures,
         ClassTemperature.fit(rows.logits, variance, rows.labels),
-        EdgeNoise.fit(*errors),
+        EdgeNoise.fit(errors(rows), errors(variants)),
         names=training.detector.names,
-        size=training.size,
-        mixed=training.mixed or held_out.mixed or training.size != held_out.size,
-        rows=int(training.queries.count.sum()),
+        size=size,
+        mixed=training.mixed or held_out.mixed or size != held_out.size,
+        rows=int(queries.count.sum()),
         settings=training.settings,
         held_scores=novelty_of(variance[matched[rows.kept[matched]]]),
         held_pictures=novelty_of(pictures(rows.pictures, rows.one_class)),
     )
-
-
-def _edge_errors(rows: QueryRows, classes: ClassGaussians, pictures: ClassGaussians) -> EdgeErrors:
-    matched = rows.matched
-    picture_variance = pictures(rows.pictures, rows.one_class)
-    variance = classes(rows.features[matched], rows.predicted[matched])
-    return EdgeErrors(rows.errors[matched], variance, picture_variance[rows.picture[matched]])

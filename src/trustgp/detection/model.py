@@ -21,11 +21,10 @@ from ..state.model_state import FittedModel, of_state
 from .adapter import Detector, DetectorOutputs
 from .export import DetectorSource
 from .picture_pass import HeldOut, PicturePass, chunked
-from .pictures import Pictures, as_pictures, finite_pictures, for_each
+from .pictures import BoxTargets, Pictures, as_pictures, finite_pictures, for_each
 from .query_rows import Detection, QueryRows, kept, probabilities, with_background
 from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
-from .targets import BoxTargets
 
 
 class DetectionModel(FittedModel):

@@ -12,7 +12,7 @@ from ..data.trees import concatenate
 from ..math.calibration import check_share
 from ..metrics.boxes import corners, generous_overlaps, overlaps, select_detections
 from .adapter import Adapter, Detector
-from .targets import BoxTargets
+from .pictures import BoxTargets
 
 CLASS_COST, DISTANCE_COST, OVERLAP_COST = 1.0, 5.0, 2.0  # weights of a match, as in DETR
 

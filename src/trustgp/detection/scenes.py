@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from .adapter import Detector
 from .coco import CocoScenes
-from .pictures import Pictures, as_pictures, finite_pictures
-from .targets import LISTS, BoxTargets, as_targets, is_annotations
+from .pictures import LISTS, BoxTargets, Pictures, as_pictures, as_targets, finite_pictures, is_annotations
 
 Size = tuple[int, int]
 Part = tuple[Pictures, list[BoxTargets | None]]  # pictures and the targets of each

@@ -41,7 +41,7 @@ def export_onnx(
 
     Its outputs are mean, variance, corrected, corrected_variance, novelty, expert, valid and score; is_novel
     if `model.threshold` was called, and probabilities of a classifier. Those of a detector are listed in
-    `trustgp.detection.graph.DetectorGraph`, for all queries. The file is written only if onnx accepts it and
+    `trustgp.detection.export.DetectorGraph`, for all queries. The file is written only if onnx accepts it and
     onnxruntime computes the same as `model.predict`. Returns the path.
 
     Args:

@@ -202,7 +202,7 @@ def edge_noises(validation: Judged, changed: Judged) -> dict[str, EdgeNoise]:
     def errors(method: str, judged: Judged, target: Tensor) -> EdgeErrors:
         answer = judged.answers[method]
         unknown = answer.unknown[target >= 0]
-        return EdgeErrors(_errors(answer.boxes, target, judged.detected), unknown, torch.ones(len(unknown)))
+        return _errors(answer.boxes, target, judged.detected), unknown, torch.ones(len(unknown))
 
     names = [method for method, answer in validation.answers.items() if answer.edges is None]
     return {method: EdgeNoise.fit(*(errors(method, *part) for part in parts)) for method in names}
