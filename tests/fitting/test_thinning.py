@@ -1,10 +1,11 @@
-"""Rows along a trajectory: the validation rows choose every how many-th the experts have."""
+"""Rows along a trajectory: validation rows or left-out groups choose every how many-th the experts have."""
 
 import pytest
 import torch
 from torch import nn
 
 import trustgp
+from trustgp.fitting import pipeline
 from trustgp.state.model_state import describe
 
 SETTINGS = {"progress": False, "num_experts": 2}
@@ -81,3 +82,26 @@ def test_a_fit_that_thins_resumes_from_its_checkpoint(network, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("expert-*")} == files
     x = trajectory(50, 2)[0]
     assert torch.equal(first.predict(x).variance, again.predict(x).variance)
+
+
+def test_left_out_groups_choose_without_validation_rows(network, monkeypatch, tmp_path):
+    """The chosen stride predicts new motions better than all rows, and is chosen neither for independent rows
+    nor where there is nothing to choose by."""
+    inputs, targets = (torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
+    groups = torch.arange(6).repeat_interleave(300)
+    model = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
+    assert model.state.provenance.stride == 8
+    assert model.state.provenance.rows == 225
+    assert "every 8th, as left-out groups chose" in str(model)
+    model.save(tmp_path / "m.trustgp")
+    assert "left-out groups" in str(trustgp.load(tmp_path / "m.trustgp", network))
+    mixed = torch.randperm(1800, generator=torch.Generator().manual_seed(0))
+    noise = 0.1 * torch.randn(1800, 2, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        independent = inputs[mixed], network(inputs[mixed]) + noise
+    assert trustgp.fit(network, independent, groups=groups, **SETTINGS).state.provenance.stride == 1
+    monkeypatch.setattr(pipeline, "STRIDES", ())
+    every = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
+    new = [trajectory(300, 20 + k) for k in range(6)]
+    losses = [sum(-float(one.predict(x).log_prob(y).mean()) for x, y in new) / 6 for one in (model, every)]
+    assert losses[0] < losses[1] - 0.05

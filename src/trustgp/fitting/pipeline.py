@@ -44,8 +44,9 @@ from .solve import FittedMixture, fit_mixture
 from .whole import whole_posterior
 
 STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tried, and how many must be left
-# What validation rows must gain by a calibration of their own before that is tried, and by thinning.
-MIN_SURPRISE, MIN_GAIN = 0.05, 0.01
+# What validation rows must gain by a calibration of their own before that is tried, and by thinning; and what
+# left-out groups must gain by it: each candidate predicts them from its own rows, and they are few.
+MIN_SURPRISE, MIN_GAIN, MIN_GROUP_GAIN = 0.05, 0.01, 0.05
 
 
 def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
@@ -78,19 +79,21 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         with explain_interrupts(report, store):
             problems = _problems(ready, device_rows, data, plan, options, context)
             whole = whole_posterior(ready, data.rows, problems[0].residual, options, context)
-            strides = thinning_strides(data, options)
+            strides, grouped = thinning_strides(data, options), data.validation is None
+            judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
             thinned = [[one.every(stride) for one in problems] for stride in strides]
             state, suits = _fit_rows(ready, data, problems, whole, plan, options, context)
             for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
-                if suits.start - suits.loss < MIN_SURPRISE:  # validation rows are like left-out training rows
-                    break
+                if not grouped and suits.start - suits.loss < MIN_SURPRISE:
+                    break  # validation rows are like left-out training rows
                 every, first = data.every(stride), number * len(ready.maps)
                 size = default_sizes(ready, len(every.rows), options)[0]
                 smaller = replace(plan, num_experts=min(size, plan.num_experts))
                 other, its = _fit_rows(ready, every, fewer, whole, smaller, options, context, first)
-                report.log(f"with every {stride}th row: validation NLL {its.loss:.3f}, was {suits.loss:.3f}")
-                if its.loss < suits.loss - MIN_GAIN:
-                    state, suits = replace(other, provenance=replace(other.provenance, stride=stride)), its
+                report.log(f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}")
+                if its.loss < suits.loss - gain:
+                    how = {"stride": stride, "thinned": f"every {stride}th, as {judge} chose"}
+                    state, suits = replace(other, provenance=replace(other.provenance, **how)), its
             if suits.warning:
                 warn_user(suits.warning)
             host_data = host_data.every(state.provenance.stride)
@@ -108,8 +111,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
 
 def thinning_strides(data: FitRows, options: FitOptions) -> list[int]:
     """Every how many-th row experts may have: rows along a trajectory are fewer than they look. Validation
-    rows choose, so without them there is no choice."""
-    if data.validation is None or not options.likelihood.leaves_out:
+    rows choose, or left-out groups; without either there is no choice."""
+    if (data.validation is None and data.groups is None) or not options.likelihood.leaves_out:
         return []
     return [stride for stride in STRIDES if len(data.rows) >= stride * MIN_THINNED_ROWS]
 

@@ -115,7 +115,8 @@ class Provenance:
     size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
     weights: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the weights, by precision
     kinds: tuple[str, ...] = ()  # of a row of the inputs, "float32[3]" each; empty: files of before
-    stride: int = 1  # every how many-th training row the experts have, as validation rows chose it
+    stride: int = 1  # every how many-th training row the experts have
+    thinned: str = ""  # the same in words, and what chose it; empty: they have all
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +247,7 @@ def describe(state: ModelState) -> str:
     kept = f"at most {state.directions} directions each" if state.directions else "which keep their rows"
     witness = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
     outputs = f"{state.shape.outputs:,} outputs ({origin.outputs})"
-    thinned = "" if origin.stride == 1 else f" (every {origin.stride}th, as the validation rows chose)"
+    thinned = f" ({origin.thinned})" if origin.thinned else ""
     facts = {
         "network": f"{type(state.network).__name__}, {parameters:,} parameters, on {state.device}",
         "rows": f"{origin.rows:,}{thinned}, inputs {origin.structure}, {outputs}",
