@@ -192,12 +192,13 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[st
 
 def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
     """Whether each value has the type and the range that it must have."""
-    texts = (origin.network, origin.data, origin.structure, origin.compressed, origin.thinned, *names)
+    texts = [origin.network, origin.data, origin.structure, origin.compressed, origin.thinned, *names]
+    texts += [*origin.kinds, *origin.weights, *origin.weights.values()]
     settings = () if origin.witness is None else tuple(origin.witness.settings().values())
     numbers = (origin.rows, origin.seed, origin.stride, *origin.lend, *origin.split, *settings)
     given, held_out = origin.split
     return (
-        all(isinstance(text, str) for text in (*texts, *origin.kinds, *origin.weights, *origin.weights.values()))
+        all(isinstance(text, str) for text in texts)
         and all(most is None or (type(most) is int and most > 0) for most in (origin.rank, origin.size))
         and all(type(number) is int for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
