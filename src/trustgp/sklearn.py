@@ -74,9 +74,7 @@ class _TrustEstimator(BaseEstimator):
         if trained is None and validation is None:
             held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
-            raise ValueError(
-                "validation_fraction= is for networks trained in `fit`, without validation rows."
-            )
+            raise ValueError("validation_fraction= is for networks trained in `fit` without validation rows.")
         self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
         dtype = float_dtype(self.network_)
 

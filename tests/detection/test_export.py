@@ -182,9 +182,9 @@ def test_queries_may_come_in_another_order(model):
     (one,) = type(model)(every).predict(noise(1, 5))
     exported = {name: getattr(one, name).flip(0) for name in one.ARRAYS}
     exported |= {"valid": torch.tensor(True), "picture_novelty": torch.tensor(one.picture_novelty)}
-    assert max(differences(one, exported, model.state, (64, 64)).values()) < 1e-3
+    assert max(differences(one, exported, model.state, 64).values()) < 1e-3
     exported["novelty"] = exported["novelty"] + 1e-2
-    assert differences(one, exported, model.state, (64, 64))["novelty"] > 1
+    assert differences(one, exported, model.state, 64)["novelty"] > 1
 
 
 class _Branching(GridDetector):

@@ -38,10 +38,9 @@ class CocoPicture:
 class CocoScenes(Dataset):
     """Pairs (picture, BoxTargets) of a COCO file, read on access; made by `coco_scenes`."""
 
-    def __init__(
-        self, pictures: Sequence[CocoPicture], classes: Sequence[tuple[int, str]], prepare: Prepare
-    ) -> None:
-        self.pictures, self.classes, self.prepare = tuple(pictures), tuple(classes), prepare
+    def __init__(self, pictures: Sequence[CocoPicture], classes: Sequence[Any], prepare: Prepare) -> None:
+        self.pictures, self.prepare = tuple(pictures), prepare
+        self.classes: tuple[tuple[int, str], ...] = tuple(classes)  # number and name
 
     def __len__(self) -> int:
         return len(self.pictures)

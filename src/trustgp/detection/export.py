@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..data.fingerprint import network_fingerprint
 from ..data.trees import structure
 from ..export.detector_file import ANSWERS, LIKELIHOOD, DetectorFacts
 from ..export.errors import ExportError, refuse_network
-from ..export.metadata import COLUMNS, PREFIX, common
+from ..export.metadata import COLUMNS, PREFIX, ColumnTexts, Date, common
 from ..export.module.experts import one_of
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
@@ -31,6 +30,7 @@ TOLERANCE = 1e-4  # boxes over the picture's side, std over itself, novelty; plu
 FEATURE_ROUNDING = 3.0  # units in the last place of the features, in the network's precision
 TIE = 1e-3  # relative gap of two classes, below which either may be the likeliest
 MIN_CONFIDENCE = 1e-30  # every query counts
+Answers = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,7 @@ class DetectorSource:
         """The detector, the Gaussians of its features, and calibration."""
         return DetectorGraph(self.state, plain=plain)
 
-    def facts(
-        self, inputs: Tensor, columns: Sequence[Sequence[str] | None], date: str | datetime.date | None
-    ) -> dict[str, str]:
+    def facts(self, inputs: Tensor, columns: ColumnTexts, date: Date) -> dict[str, str]:
         """Limits of the selection, thresholds and provenance."""
         for name, given in zip(COLUMNS, columns, strict=True):
             if given is not None:
@@ -102,7 +100,7 @@ class DetectorSource:
                 raise ExportError(f"the {what} has {', '.join(answers)}; {', '.join(ANSWERS)} are needed.")
             for i, one in enumerate(self.predict(every, pictures[:batch])):
                 own = {name: value[i] for name, value in answers.items()}
-                for name, excess in differences(one.cpu(), own, self.state, inputs.shape[2:]).items():
+                for name, excess in differences(one.cpu(), own, self.state, max(inputs.shape[2:])).items():
                     worst[name] = max(excess, worst.get(name, 0.0))
         name = max(worst, key=lambda key: worst[key])
         if not worst[name] <= 1.0:
@@ -111,9 +109,7 @@ class DetectorSource:
             raise ExportError(f"{gap}; no file was written. Also different: {others or 'nothing'}.")
 
 
-def differences(
-    expected: Detections, answers: Mapping[str, Tensor], state: DetectorState, sides: Sequence[int]
-) -> dict[str, float]:
+def differences(expected: Detections, answers: Answers, state: DetectorState, side: int) -> dict[str, float]:
     """The largest difference of each answer over all queries of a picture, in units of its tolerance.
 
     Queries may come in another order than the detections, so each of these is compared with the closest.
@@ -122,10 +118,10 @@ def differences(
         return {"valid": 0.0 if not bool(answers["valid"]) and not expected.valid else torch.inf}
     if len(answers["confidence"]) != len(expected):
         return {"confidence": torch.inf}
-    match = _closest(expected, answers, float(max(sides)))
+    match = _closest(expected, answers, side)
     two = expected.probabilities[:, :-1].topk(min(2, expected.probabilities.shape[1] - 1), dim=1).values
     clear = (two[:, 0] - two[:, -1] > TIE * two[:, 0]) | (two.shape[1] < 2)  # else its class may be another
-    allowed, worst = _tolerances(expected, state, float(max(sides))), {}
+    allowed, worst = _tolerances(expected, state, side), {}
     for name in Detections.ARRAYS:
         gaps = (getattr(expected, name).double() - answers[name][match].double()).abs() / allowed[name]
         kept = gaps if name in ("boxes", "confidence") else gaps[clear]
@@ -134,17 +130,26 @@ def differences(
     return worst | {"picture_novelty": off / float(allowed["picture_novelty"])}
 
 
-def _tolerances(expected: Detections, state: DetectorState, side: float) -> dict[str, Tensor]:
+def _tolerances(expected: Detections, state: DetectorState, side: int) -> dict[str, Tensor]:
     r"""The tolerance of each answer.
 
     A change :math:`\delta` of the features changes u by
     :math:`2 \sqrt u |R^\top \delta| + |R^\top \delta|^2`, which is large where the features hardly differ
     between pictures.
     """
-    label = torch.zeros(1, dtype=torch.int64)
-    novelty = torch.tensor([expected.picture_novelty], dtype=torch.float64)
-    picture_novelty, picture = _rounding(state, state.pictures, novelty, label)
-    novelty, own = _rounding(state, state.classes, expected.novelty.double(), expected.labels)
+    epsilon = FEATURE_ROUNDING * torch.finfo(state.detector.place.dtype).eps
+
+    def rounding(gaussians: ClassGaussians, novelty: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The effect of rounded features on the novelty, [k], and relative on u, [k]."""
+        size = gaussians.root.flatten(1).double().norm(dim=1) / gaussians.root.shape[1] ** 0.5
+        reach = (epsilon * gaussians.centre.double().norm(dim=1) * size).cpu()[labels]  # |R^T delta|
+        variance = novelty / (1.0 - novelty).clamp_min(1e-12)
+        change = 2.0 * variance.sqrt() * reach + reach.square()
+        return change / (1.0 + variance).square(), change / variance.clamp_min(1e-3)
+
+    novelty, label = torch.tensor([expected.picture_novelty], dtype=torch.float64), torch.tensor([0])
+    picture_novelty, picture = rounding(state.pictures, novelty, label)
+    novelty, own = rounding(state.classes, expected.novelty.double(), expected.labels)
     growth, by_picture = float(state.edges.growth), float(state.edges.picture)
     return {
         "boxes": torch.tensor(TOLERANCE * side),
@@ -157,19 +162,7 @@ def _tolerances(expected: Detections, state: DetectorState, side: float) -> dict
     }
 
 
-def _rounding(
-    state: DetectorState, gaussians: ClassGaussians, novelty: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The effect of rounded features on the novelty, [k], and relative on u, [k]."""
-    epsilon = FEATURE_ROUNDING * torch.finfo(state.detector.place.dtype).eps
-    size = gaussians.root.flatten(1).double().norm(dim=1) / gaussians.root.shape[1] ** 0.5
-    reach = (epsilon * gaussians.centre.double().norm(dim=1) * size).cpu()[labels]  # |R^T delta|
-    variance = novelty / (1.0 - novelty).clamp_min(1e-12)
-    change = 2.0 * variance.sqrt() * reach + reach.square()
-    return change / (1.0 + variance).square(), change / variance.clamp_min(1e-3)
-
-
-def _closest(expected: Detections, answers: Mapping[str, Tensor], side: float) -> Tensor:
+def _closest(expected: Detections, answers: Answers, side: int) -> Tensor:
     """The query closest to each expected detection, by box, confidence and class, int64, [Q]."""
     rows = [
         torch.cat([one["boxes"] / side, one["confidence"][:, None], one["labels"][:, None]], dim=1).double()

@@ -82,7 +82,7 @@ def fit(
                 store = PassCheckpoint.open(folder, watched, settings, streams)
             try:
                 for name, stream in streams.items():
-                    _run_pass(name, passes[name], stream, report, store)
+                    _run_pass(passes[name], stream, report, store)
             except KeyboardInterrupt as error:
                 kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
                 if folder is not None:
@@ -91,18 +91,16 @@ def fit(
         return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
-def _run_pass(
-    name: str, made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint
-) -> None:
+def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint) -> None:
     every, settings = made.held_out.every, made.settings
-    store.resume(name, made)
+    store.resume(stream.name, made)
     total = None if stream.total is None else -(-stream.total // CHUNK)
-    stage = "held-out pictures" if name == "validation" else "training pictures"
+    stage = "held-out pictures" if stream.name == "validation" else "training pictures"
     scenes = chunked(stream.scenes(made.done))
     for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
         made.include(chunk)
-        store.save(name, made)
-    store.save(name, made, force=True)
+        store.save(stream.name, made)
+    store.save(stream.name, made, force=True)
     if every is not None and not made.held_out_rows:
         raise ValueError(TOO_FEW.format(made.done))
     if made.queries is not None:

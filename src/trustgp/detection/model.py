@@ -21,7 +21,7 @@ from ..state.model_state import FittedModel, of_state
 from .adapter import Detector, DetectorOutputs
 from .export import DetectorSource
 from .picture_pass import HeldOut, PicturePass, chunked
-from .pictures import BoxTargets, Pictures, as_pictures, finite_pictures, for_each
+from .pictures import Pictures, as_pictures, finite_pictures, for_each
 from .query_rows import Detection, QueryRows, kept, probabilities, with_background
 from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
@@ -135,9 +135,7 @@ class DetectionModel(FittedModel):
             self.state = replace(state, held_pictures=held_pictures)
         return self._with_threshold(scores, false_alarm)
 
-    def read_scenes(
-        self, given: Any, *, name: str, foreign: bool = False
-    ) -> tuple[Pictures, list[BoxTargets] | None]:
+    def read_scenes(self, given: Any, *, name: str, foreign: bool = False) -> tuple[Pictures, Any]:
         """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`. Foreign ones may
         lack targets (None), or have targets of other classes, whose labels begin where the detector's end."""
         return as_scenes(given, self.state.detector, name=name, size=self.state.only_size, foreign=foreign)

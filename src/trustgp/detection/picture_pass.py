@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .adapter import Detector
 from .class_gaussians import ClassMoments
 from .pictures import by_size
 from .query_rows import Detection, QueryRows, labelled_rows
-from .scenes import Scene, SceneStream
+from .scenes import Scene
 
 CHUNK = 64  # pictures that are in memory at a time
 MAX_VARIED = 500  # held-out pictures that have photometric variants
@@ -122,14 +122,12 @@ class PassCheckpoint:
     written: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def open(
-        cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, SceneStream]
-    ) -> PassCheckpoint:
+    def open(cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, Any]) -> Self:
         """Resume a folder, or begin it; one that belongs to another fit is refused."""
         network = network_fingerprint(detector.network)
         facts: dict[str, Any] = {"detector": network, "settings": json.dumps(asdict(settings))}
         for name, stream in streams.items():
-            images, (targets, *_) = cast(Any, stream.first)
+            images, (targets, *_) = stream.first
             facts[name] = [stream.total, tensor_fingerprint(images[0].cpu(), targets.boxes, targets.labels)]
         return cls(folder, Checkpoint.open(folder, facts).fingerprint)
 

@@ -41,7 +41,7 @@ class SceneStream:
     ) -> None:
         if not foreign:
             _check_names(given, detector, name)
-        self._given, self._detector, self._name = given, detector, name
+        self._given, self._detector, self.name = given, detector, name
         self._size, self._foreign = size, foreign
         self._parts = self._read(0)
         first = next(self._parts, None)
@@ -78,13 +78,13 @@ class SceneStream:
         elif isinstance(given, DataLoader | IterableDataset):
             rows = given
         for row in rows:
-            part = self._checked(*_pair(row, self._name, self._foreign), index)
+            part = self._checked(*_pair(row, self.name, self._foreign), index)
             index += len(part[0])
             if len(part[0]):
                 yield part
 
     def _checked(self, images: Any, targets: Any, first: int) -> Part:
-        detector, name = self._detector, self._name
+        detector, name = self._detector, self.name
         try:
             pictures = as_pictures(images, channels=detector.channels, size=self._size)
         except ValueError as error:

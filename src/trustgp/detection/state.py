@@ -90,9 +90,7 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
 
 
-def read_detector(
-    text: dict[str, Any], table: Mapping[str, Tensor], network: Any, *, where: str
-) -> DetectorState:
+def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, where: str) -> DetectorState:
     """The state of a file's text and tensors; another detector than the one it was fitted to is refused."""
     if "finding" in text:
         raise ArtifactError(f"{where}: is of trustgp 0.2 or before; fit the detector again.")

@@ -18,6 +18,7 @@ from .progress import Count, Reporter
 
 GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 Work = Callable[[Any], Any]  # from a task to its result
+Results = Iterator[tuple[int, Any]]  # of tasks, with their positions
 
 
 def usable_cores() -> int:
@@ -33,7 +34,7 @@ class Executor(Protocol):
         """How many tasks run at the same time."""
         ...
 
-    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Results:
         """Pairs of (position of the task, its result), as they come.
 
         Where workers are other processes, the function is sent once with all that it refers to, and the tasks
@@ -59,7 +60,7 @@ class Inline:
 
     workers = 1
 
-    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Results:
         return ((position, function(task)) for position, task in enumerate(tasks))
 
 
@@ -90,7 +91,7 @@ class Threads:
     def workers(self) -> int:
         return self.count or usable_cores()
 
-    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Results:
         before = torch.get_num_threads()
         if self.workers > 1 and torch.cuda.is_initialized():
             function = _in_streams(function)
@@ -167,9 +168,7 @@ class FitContext:
         here = self.device.type == "cuda" and nearby(self.executor) is self.executor
         return replace(self, executor=Inline()) if here else self
 
-    def run(
-        self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None) -> Results:
         """Pairs of (position, result) as they come, see `Executor.run`; a stage has a bar, and `rows` counts
         the rows of a task."""
         results = self.executor.run(work, tasks)

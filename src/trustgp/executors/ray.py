@@ -9,7 +9,7 @@ import pickle
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..data.user_warnings import optional_package
-from .base import Threads, Work, WorkerLostError, usable_cores
+from .base import Results, Threads, Work, WorkerLostError, usable_cores
 
 # A function travels to the workers as bytes, with large tensors beside them, uncopied. Nothing here is read
 # from a user's file: a worker unpacks what its own driver packed.
@@ -130,7 +130,7 @@ class Ray:
         """For short work."""
         return Threads(1 if self.gpus else None)
 
-    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Results:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return

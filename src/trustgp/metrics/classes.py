@@ -49,9 +49,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
     return (number * gaps).sum() / number.sum()
 
 
-def reliability_curve(
-    probabilities: Tensor, labels: Tensor, *, bins: int = BINS
-) -> tuple[Tensor, Tensor, Tensor]:
+def reliability_curve(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> tuple[Tensor, ...]:
     """Rows, mean confidence and share of right ones in each bin of confidence, each [bins], float64.
 
     Bins have equal width on [0, 1], each without its lower and with its upper end. Empty ones hold 0 three
@@ -67,7 +65,7 @@ def reliability_curve(
     return binned(confidence, right.double(), bins=bins)
 
 
-def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, ...]:
     """The same from the confidence and whether it is right, 0 or 1, float64, shape [n] each."""
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
     place = torch.bucketize(confidence, edges[1:-1], right=False)

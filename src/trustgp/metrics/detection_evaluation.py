@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..likelihoods.detections import Detections
 from .classes import binned
-from .detection_quality import detection_quality
+from .detection_quality import Sizes, detection_quality
 from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
 from .open_set import on_unknown, open_set_errors, unknown_recall
 from .score_report import RELIABILITY, RowCounts, ScoreReport, score_field, separation
 
-Sizes = Sequence[tuple[int, int]]
 Values = dict[str, float | None]
 OVERLAP = 0.5  # from which a detection has found a thing
 
@@ -102,9 +101,7 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     ood_scenes: ScoredScenes | None
 
     @classmethod
-    def of(
-        cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]
-    ) -> DetectionEvaluation:
+    def of(cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]) -> Self:
         """Every score, for classes of these names; `trustgp.evaluate` checks its arguments."""
         pairs = _Pairs(scenes, len(names))
         foreign = None if ood is None or ood.targets is None else _Pairs(ood, len(names))

@@ -13,6 +13,7 @@ from torch import Tensor
 # pixel counts, and the quality of a box up to which it is none.
 EPSILON, MIN_PROBABILITY, MIN_QUALITY = 1e-14, 0.0027, 1e-8
 MIN_STD = 1e-9  # pixels
+Sizes = Sequence[tuple[int, int]]  # height and width of each picture
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,7 @@ class DetectionQuality:
     missed: int  # targets without a detection
 
 
-def detection_quality(
-    detections: Sequence[Any], targets: Sequence[Any], sizes: Sequence[tuple[int, int]]
-) -> DetectionQuality:
+def detection_quality(detections: Sequence[Any], targets: Sequence[Any], sizes: Sizes) -> DetectionQuality:
     r"""Probability-based detection quality, PDQ (Hall et al. 2020): 1 is perfect, 0 is the worst.
 
     .. math:: \mathrm{PDQ} = \frac{\sum_{(i, j)} \sqrt{Q_S(i, j) \, p_j(c_i)}}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows, require_all
@@ -56,7 +56,9 @@ def evaluate(
         An `Evaluation`, `ClassEvaluation` or `DetectionEvaluation`: look at it, or at its scores one by one.
     """
     if hasattr(model, "read_scenes"):  # a detector's
-        return _evaluate_detector(model, data, ood, names, progress=progress, unpack=unpack)
+        if unpack is not None:
+            raise ValueError("unpack= is not for detectors: pictures are passed with their targets.")
+        return _evaluate_detector(model, data, ood, names, progress)
     source, targets = _familiar(model, data, unpack)
     outputs = targets.shape[1]
     foreign, ood_targets = (None, None) if ood is None else _foreign(model, ood, source, outputs, unpack)
@@ -78,12 +80,8 @@ def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
     return labels
 
 
-def _evaluate_detector(
-    model: Any, data: Any, ood: Any, names: Sequence[str] | None, *, progress: bool, unpack: Unpack | None
-) -> DetectionEvaluation:
+def _evaluate_detector(model: Any, data: Any, ood: Any, names: Any, progress: bool) -> DetectionEvaluation:
     """The same for a model that reads pictures and targets itself, and predicts `Detections`."""
-    if unpack is not None:
-        raise ValueError("unpack= is not for detectors: pictures are passed with their targets.")
     images, targets = model.read_scenes(data, name="data")
     if not any(len(one.labels) for one in targets):
         raise ValueError("data: there are no targets in any picture, so nothing can be scored.")
@@ -158,9 +156,7 @@ def _real(targets: Tensor, name: str) -> Tensor:
     return targets
 
 
-def _foreign(
-    model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack | None
-) -> tuple[Any, Tensor | None]:
+def _foreign(model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack | None) -> tuple[Any, Any]:
     """Foreign inputs or their prediction, as the familiar rows have, and their targets [m, C], if known."""
     source, targets = ood if isinstance(ood, tuple | list) and len(ood) == 2 else (ood, None)
     if isinstance(source, Prediction):
@@ -176,9 +172,7 @@ def _foreign(
     return source, targets
 
 
-def _foreign_rows(
-    source: Any, inputs: Inputs, network: nn.Module | None, unpack: Unpack | None
-) -> tuple[Inputs, Tensor | None]:
+def _foreign_rows(source: Any, inputs: Inputs, network: Any, unpack: Unpack | None) -> tuple[Inputs, Any]:
     """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
     if is_stream(source):
         loader, _ = batches_of(source, CHUNK_ROWS)

@@ -251,9 +251,7 @@ class ClassEvaluation(RowReport, ClassScores):
         )
 
 
-def _foreign_class_scores(
-    prediction: ClassPrediction, ood: ClassPrediction, labels: Tensor | None
-) -> dict[str, Tensor]:
+def _foreign_class_scores(prediction: ClassPrediction, ood: ClassPrediction, labels: Any) -> dict[str, Any]:
     undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
     scores = separation({"score": (prediction.score, ood.score), "entropy": undecided})
     if labels is not None:

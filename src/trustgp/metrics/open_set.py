@@ -14,6 +14,7 @@ from .boxes import nearest, overlaps
 
 ON_OVERLAP = 0.3  # from which a detection lies on an object
 MATCH_OVERLAP = 0.5  # and from which it matches it
+Tensors = Sequence[Tensor]
 
 
 def on_unknown(boxes: Tensor, true: Any, *, num_classes: int) -> Tensor:
@@ -25,9 +26,7 @@ def on_unknown(boxes: Tensor, true: Any, *, num_classes: int) -> Tensor:
     return (new >= ON_OVERLAP) & (new > familiar)
 
 
-def unknown_recall(
-    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[Any], *, num_classes: int
-) -> float | None:
+def unknown_recall(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_classes: int) -> float | None:
     """U-Recall: the share of unknown objects that a detection marked novel overlaps by 0.5; None without any.
 
     Args:
@@ -44,9 +43,7 @@ def unknown_recall(
     return recalled / objects if objects else None
 
 
-def open_set_errors(
-    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[Any], *, num_classes: int
-) -> int:
+def open_set_errors(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_classes: int) -> int:
     """A-OSE, the absolute open-set error: detections that call an unknown object a known class.
 
     Counted, as in Joseph et al. 2021 (after Miller et al. 2018 and Dhamija et al. 2020), are detections that

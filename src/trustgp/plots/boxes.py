@@ -62,7 +62,7 @@ def detections(
     if (engine := axes.figure.get_layout_engine()) is not None:
         engine.execute(axes.figure)  # now: the size of labels depends on it
     limit = detections.threshold if threshold is None else threshold
-    labels = [label_of(detections, k, names=names, threshold=limit) for k in range(len(detections))]
+    labels = [_label(detections, k, names, limit) for k in range(len(detections))]
     colours = [colour_of(float(novelty), limit) for novelty in detections.novelty]
     for k in reversed(range(len(detections))):  # the most confident is drawn last, on top
         _draw_box(axes, detections, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
@@ -108,9 +108,7 @@ def as_picture(image: Any) -> Array:
     return pixels if values.is_floating_point() and high <= 1.0 else pixels / 255
 
 
-def label_of(
-    detected: Detections, k: int, *, names: Sequence[str] | None = None, threshold: float | None = None
-) -> str:
+def _label(detected: Detections, k: int, names: Sequence[str] | None, threshold: float | None) -> str:
     """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
     kind, novelty = int(detected.labels[k]), float(detected.novelty[k])
     if names is not None and kind >= len(names):
@@ -122,9 +120,7 @@ def label_of(
     return f"{text}, nov. {novelty:.2f}"
 
 
-def _draw_box(
-    axes: Any, detected: Detections, k: int, *, level: float, colour: tuple[float, ...], novel: bool
-) -> None:
+def _draw_box(axes: Any, detected: Detections, k: int, *, level: float, colour: Any, novel: bool) -> None:
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path
     from matplotlib.patheffects import Normal, Stroke

@@ -153,9 +153,7 @@ def slice_scatter(inputs: Tensor, source: Tensor, dim: int = 0, start=None, end=
 def table() -> dict[Any, Callable]:
     """The decompositions that apply while a graph is traced."""
     return get_decompositions([getattr(aten, name) for name in TORCH_DECOMPOSES.split()]) | {
-        aten.full_like.default: lambda x, value, dtype=None, **_: x.new_full(
-            x.shape, value, dtype=dtype or x.dtype
-        ),
+        aten.full_like.default: lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
         aten.native_layer_norm.default: layer_norm,
         aten.native_group_norm.default: group_norm,
         aten.convolution_backward.default: convolution_backward,
