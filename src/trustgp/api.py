@@ -30,7 +30,8 @@ from .likelihoods import Classification, Likelihood, PaperClassification, PaperR
 from .model import UncertaintyModel
 from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import JacobianRows, Tangents
-from .tangents.modules import Output, check_kind, unwrap
+from .tangents.modules import check_kind, unwrap
+from .tangents.outputs import Output, as_network, members_of
 
 # by the kind of a file: the model in it, and the reader of its state
 FORMATS: dict[str, Any] = {KIND: (UncertaintyModel, read_model), DETECTOR: (DetectionModel, read_detector)}
@@ -43,7 +44,7 @@ PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 @explain_call("fit(network, (inputs, targets))")
 def fit(
-    network: nn.Module,
+    network: nn.Module | Sequence[nn.Module],
     train: Any,
     *,
     likelihood: Likelihood | type | str | None = None,
@@ -70,7 +71,9 @@ def fit(
     """Give a trained network an honest error bar. Network, loader and tensors are not modified.
 
     Args:
-        network: Trained `torch.nn.Module` in eval mode that maps rows to [n] or [n, C].
+        network: Trained `torch.nn.Module` in eval mode that maps rows to [n] or [n, C]; or a list of several,
+            whose prediction is their mean: that of the probabilities for `Classification()`. The variance
+            between them is then known, and gradients are those of the first.
         train: Training rows: (inputs, targets), a Dataset, a DataLoader or an iterable of batches. Inputs are
             tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
         likelihood: Observation model: `Regression()` or `Classification()`, or its class or name. Default:
@@ -84,7 +87,8 @@ def fit(
             names of parameters restrict the default to the last layer or to these parameters.
         outputs: How several outputs enter the kernel: "shared", "separate" or "pseudo". Default: "pseudo",
             whose cost does not grow with the outputs; with budget="none" "shared" for regression.
-        output: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`.
+        output: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`; or, from
+            a network that states the variance of its prediction, both: `lambda r: (r.mean, r.variance)`.
         patchwork: How many neighbours lend how many rows. Default: `Patchwork()`.
         division: How the rows are divided among the experts. Default: `Division()`.
         witness: A nearest-neighbour GP on the inputs, if they are vectors; None or False: without.
@@ -124,7 +128,7 @@ def fit(
         raise
 
 
-def _forward_detector(network: nn.Module, train: Any, given: dict[str, Any]) -> DetectionModel:
+def _forward_detector(network: Any, train: Any, given: dict[str, Any]) -> DetectionModel:
     """For one release: `likelihood=Detection(...)` is `trustgp.detection.fit`."""
     instead = "call trustgp.detection.fit(detector, pictures, ...) with the options of Detection"
     warn_user(f"likelihood=Detection(...) is deprecated; {instead}.", DeprecationWarning)
@@ -136,7 +140,7 @@ def _forward_detector(network: nn.Module, train: Any, given: dict[str, Any]) -> 
 
 
 def paper(
-    network: nn.Module,
+    network: nn.Module | Sequence[nn.Module],
     train: Any,
     *,
     likelihood: Likelihood | type | str | None = None,
@@ -163,9 +167,10 @@ def paper(
     kind = PAPER_KINDS.get(Regression if likelihood is None else type(likelihood))
     if kind is None:
         raise ValueError(f"likelihood={likelihood!r}; the paper has Regression() and Classification().")
-    check_kind(network)
     if pruning is not None:
-        total = sum(value.numel() for value in network.parameters())
+        first = members_of(as_network(network, kind().combined))[0]
+        check_kind(first)
+        total = sum(value.numel() for value in first.parameters())
         keep, each = (most if total > most else None for most in pruning)
         options = {"tangents": JacobianRows(keep=keep, rank="taylor", keep_per_expert=each), **options}
     return fit(network, train, likelihood=kind(), **{**PAPER, **options})
@@ -173,7 +178,7 @@ def paper(
 
 def load(
     path: str | Path,
-    network: nn.Module,
+    network: nn.Module | Sequence[nn.Module],
     *,
     output: Output | None = None,
     device: str | torch.device | None = None,
@@ -182,14 +187,15 @@ def load(
 
     Args:
         path: The file.
-        network: The same trained network; other weights are refused.
+        network: The same trained network, or list of them; other weights are refused.
         output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
     """
     kind, text, table, _ = read_file(Path(path), FORMATS)
     check_output(text.get("picked", False), output, str(path))
-    network = unwrap(network)
-    shell, reader = FORMATS[kind]
+    (shell, reader), network = FORMATS[kind], unwrap(network)
+    if kind == DETECTOR:
+        check_kind(network, "detector")
     chosen = {} if output is None else {"output": output}
     model = shell(reader(text, table, network, where=str(path), **chosen))
-    return model.to(next(network.parameters()).device if device is None else torch.device(device))
+    return model.to(next(model.parameters()).device if device is None else torch.device(device))

@@ -23,7 +23,8 @@ from .likelihoods.prediction import Prediction
 from .model import UncertaintyModel
 from .tangents import Tangents
 
-Network = nn.Module | Callable[[Tensor, Tensor], nn.Module]  # a trained one, or a function that trains it
+Networks = nn.Module | Sequence[nn.Module]  # one, or several whose mean predicts
+Network = Networks | Callable[[Tensor, Tensor], Networks]  # trained, or a function that trains
 VALIDATION_SHARE = 0.1  # default for a network that is trained in `fit`
 OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "budget", "seed")
 
@@ -35,7 +36,7 @@ class _TrustEstimator(BaseEstimator):
     MIN_VALIDATION_ROWS: ClassVar[int]  # by default none are held out if there are fewer
 
     model_: UncertaintyModel  # the fitted model
-    network_: nn.Module  # the given or trained network
+    network_: Networks  # the given or trained network, or list of them
     _targets: Any  # from y and a dtype to targets for the likelihood
 
     def __init__(
@@ -57,7 +58,7 @@ class _TrustEstimator(BaseEstimator):
         """`model_.predict` of rows [n, d], on the CPU: intervals, novelty, distributions."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.model_.predict(torch.tensor(X, dtype=float_dtype(self.network_))).cpu()
+        return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
 
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
         """The error bar of a given network, or of one that is trained here."""
@@ -69,14 +70,14 @@ class _TrustEstimator(BaseEstimator):
         check_consistent_length(X, groups)
         groups = None if groups is None else np.asarray(groups)
         validation: Any = options.pop("validation", None)
-        trained = self.network if isinstance(self.network, nn.Module) else None
+        trained = self.network if isinstance(self.network, (nn.Module, list, tuple)) else None
         held_out = np.zeros(len(X), dtype=bool)
         if trained is None and validation is None:
             held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
             raise ValueError("validation_fraction= is for networks trained in `fit` without validation rows.")
         self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
-        dtype = float_dtype(self.network_)
+        dtype = _dtype(self.network_)
 
         def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
             return torch.tensor(X, dtype=dtype), self._targets(y, dtype)
@@ -92,14 +93,14 @@ class _TrustEstimator(BaseEstimator):
         options["groups"] = None if groups is None else groups[~held_out]
         return fit(self.network_, rows(X[~held_out], y[~held_out]), **{"progress": False, **options})
 
-    def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
+    def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> Networks:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
         network, dtype = self.network, torch.get_default_dtype()
         if callable(network):
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 network = network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
-        if not isinstance(network, nn.Module):
+        if not isinstance(network, (nn.Module, list, tuple)):
             kind = f"a {type(network).__name__}" + (" was returned" if callable(self.network) else "")
             raise TypeError(f"network: {kind}; a torch.nn.Module, or a function (X, y) of one, is needed.")
         return network
@@ -119,6 +120,11 @@ class _TrustEstimator(BaseEstimator):
         return held_out
 
 
+def _dtype(network: Networks) -> torch.dtype:
+    """Of the parameters, of several networks those of the first."""
+    return float_dtype(network if isinstance(network, nn.Module) else network[0])
+
+
 class TrustRegressor(RegressorMixin, _TrustEstimator):
     """A regressor with an error bar: `predict(X, return_std=True)`.
 
@@ -127,8 +133,9 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
 
     Args:
         network: A function `network(X, y)` that trains a network on tensors X [n, d] and y [n] or [n, C], and
-            returns it in eval mode. Or a trained `torch.nn.Module`, which is not changed: the rows of `fit`
-            are then its training rows, as in `trustgp.fit`, so cross-validation scores it on training rows.
+            returns it, or a list of several, in eval mode. Or a trained `torch.nn.Module`, or a list: the
+            rows of `fit` are then its training rows, as in `trustgp.fit`, so cross-validation scores it on
+            training rows. It is not changed.
         num_experts, tangents, budget: As of `trustgp.fit`.
         validation_fraction: Of the rows of `fit`, held out from the function and used to calibrate; whole
             groups if there are groups. None: a tenth if that is 20 rows or more, else none. Not for a trained

@@ -60,9 +60,8 @@ def test_rows_without_any_gradient_are_novel(mixture, new):
 def raw_of(n: int, outputs: int) -> LatentPrediction:
     values = torch.arange(1.0, n * outputs + 1, dtype=torch.float64).reshape(n, outputs)
     expert = torch.arange(n)[:, None]
-    return LatentPrediction(
-        values, values * 2, values * 3, values * 4, values / 100, expert, values * 5, values * 6, values * 7
-    )
+    first = [values * k for k in (1, 2, 3, 4)]
+    return LatentPrediction(*first, values / 100, expert, *(values * k for k in (5, 6, 7, 8)))
 
 
 def test_predictions_are_scattered_among_invalid_rows():
@@ -90,3 +89,4 @@ def test_held_out_rows_have_an_entry_for_each_row_and_output():
     assert rows.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
     assert rows.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]
     assert rows.log_leverage.tolist() == [7.0, 14.0, 21.0, 28.0]
+    assert rows.log_stated.tolist() == [8.0, 16.0, 24.0, 32.0]

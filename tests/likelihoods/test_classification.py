@@ -14,9 +14,8 @@ from trustgp.tangents.base import output_mixes
 def raw_of(variance: torch.Tensor, experts: int = 2) -> LatentPrediction:
     blank = torch.zeros_like(variance)
     expert = (torch.arange(len(variance)) % experts)[:, None]
-    return LatentPrediction(
-        variance, blank, blank, blank, variance / (1 + variance), expert, blank, blank, blank
-    )
+    share = variance / (1 + variance)
+    return LatentPrediction(variance, blank, blank, blank, share, expert, *[blank] * 4)
 
 
 def answer(logits: torch.Tensor, variance: torch.Tensor):

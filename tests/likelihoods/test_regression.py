@@ -21,7 +21,8 @@ def uniform(*shape):
 OUTPUTS = uniform(4, 2)
 NONE = torch.zeros(4, 2, dtype=torch.float64)
 MOMENTS = [uniform(4, 2) for _ in range(4)]
-RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE, uniform(4, 2).log())
+OTHERS = uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE
+RAW = LatentPrediction(*MOMENTS, *OTHERS, uniform(4, 2).log(), NONE)
 WITNESSED = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
@@ -152,7 +153,8 @@ def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 
     """Residuals of this size where the experts expect those of size 1."""
     residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     zeros = torch.zeros_like(residual)
-    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision", "log_leverage")
+    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
+    names += ("log_leverage", "log_stated")
     values = {"residual": size * residual, "epistemic": zeros + 1.0, "novelty": zeros + novelty}
     return CalibrationRows(output=torch.arange(n) % 2, **values, **dict.fromkeys(names, zeros))
 
@@ -230,6 +232,7 @@ def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():
         witness_mean=torch.zeros_like(residual),
         witness_precision=torch.zeros_like(residual),
         log_leverage=torch.zeros_like(residual),
+        log_stated=torch.zeros_like(residual),
     )
     own, corrected, *_ = Regression().calibrate(rows, Shape(2, (1,)), None)
     alone = fit_calibration(rows, initial_calibration(rows, 2, corrected=False))

@@ -140,9 +140,8 @@ def generated(
     usual = side * offset + (variance * (df - 2) / df).sqrt() * drawn
     far = (truth.spread[output] + variance + offset.square()).sqrt() * normal()
     residual = truth.shift * expected + torch.where(uniform(0, 1) < truth.share, far, usual)
-    return CalibrationRows(
-        residual, shift, epistemic, noise, novelty, log_kappa, output, predicted, precision, log_leverage
-    )
+    values = (residual, shift, epistemic, noise, novelty, log_kappa, output, predicted, precision)
+    return CalibrationRows(*values, log_leverage, torch.zeros_like(residual))
 
 
 def fitted(rows: CalibrationRows, shift: float = 0.0) -> Calibration:

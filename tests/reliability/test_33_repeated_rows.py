@@ -18,7 +18,8 @@ def held_out(n=400, seed=0, **values):
     """Rows of two outputs whose experts know nothing of the errors."""
     generator = torch.Generator().manual_seed(seed)
     residual = torch.randn(n, 2, generator=generator, dtype=torch.float64)
-    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision", "log_leverage")
+    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
+    names += ("log_leverage", "log_stated")
     parts = dict.fromkeys(names, torch.zeros_like(residual)) | {"novelty": torch.full_like(residual, 0.3)}
     parts |= {"epistemic": (6 * torch.rand(n, 2, generator=generator).double()).exp(), "residual": residual}
     return CalibrationRows.of(torch.arange(2), **(parts | values))

@@ -10,8 +10,8 @@ from zoo import seeded
 import trustgp
 from trustgp.data.trees import count
 from trustgp.tangents import JacobianRows, Sketch, output_mixes
-from trustgp.tangents.modules import with_output
 from trustgp.tangents.network import prepare
+from trustgp.tangents.outputs import with_output
 
 transformers = pytest.importorskip(
     "transformers", reason='transformers is not installed: pip install "trustgp[hf]"'

@@ -13,7 +13,7 @@ from ..data.torch_modes import plain_modes
 from ..data.user_warnings import explain_call, warn_user
 from ..executors.progress import Reporter, reporting
 from ..fitting.checkpoint import locked
-from ..tangents.modules import clone_module, unwrap
+from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detector
 from .calibration import ClassTemperature, EdgeErrors, EdgeNoise
 from .class_gaussians import ClassGaussians
@@ -62,6 +62,7 @@ def fit(
         progress: Whether to show bars in a terminal.
         checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
     """
+    check_kind(unwrap(detector), "detector")
     settings = Detection(threshold, overlap, most, adapter)
     folder = None if checkpoint is None else Path(checkpoint)
     with plain_modes():

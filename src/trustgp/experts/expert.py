@@ -176,6 +176,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         "witness_mean": torch.zeros_like(residual),  # these are set when all experts are solved
         "witness_precision": torch.zeros_like(residual),
         "log_leverage": torch.zeros_like(residual),
+        "log_stated": torch.zeros_like(residual),
     }
     held_out = {name: value[kept] for name, value in every.items()}
     held_out["residual"] = retrained + held_out["residual_mean"]

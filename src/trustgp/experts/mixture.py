@@ -35,6 +35,7 @@ class LatentPrediction:
     witness_mean: Tensor  # of y - f(x)
     witness_precision: Tensor  # 0 without a witness
     log_leverage: Tensor  # of the posterior of all rows; 0 without one
+    log_stated: Tensor  # log of the variance that the network states; 0 where it states none
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
@@ -45,12 +46,15 @@ class LatentPrediction:
 
     def finite(self) -> Tensor:
         """Which rows are finite, shape [n]."""
-        return torch.isfinite((self.epistemic + self.residual_mean + self.witness_mean).sum(dim=1))
+        return torch.isfinite(self._checked().sum(dim=1))
 
     def all_finite(self) -> bool:
         """Whether the sum over all rows is finite: a quick sufficient test."""
-        total: Any = (self.epistemic + self.residual_mean + self.witness_mean).sum().tolist()
+        total: Any = self._checked().sum().tolist()
         return math.isfinite(total)
+
+    def _checked(self) -> Tensor:
+        return self.epistemic + self.residual_mean + self.witness_mean + self.log_stated
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The predictions of these rows."""
@@ -211,4 +215,5 @@ class Mixture:
             witness_mean=nothing,
             witness_precision=nothing,
             log_leverage=nothing,
+            log_stated=nothing,
         )

@@ -28,7 +28,7 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
     """Raise if the gradients of some parameters have no closed form in the graph."""
     if names:
         why = f" ({reason})" if reason else ""
-        what = f"the gradients of '{names[0]}' in {_layer_of(network.module, names[0])}"
+        what = f"the gradients of '{names[0]}' in {_layer_of(network.differentiated, names[0])}"
         raise ExportError(f"{what} cannot be exported{why}; fit with Sketch(parameters=...) on others.")
 
 

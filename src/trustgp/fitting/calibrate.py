@@ -19,6 +19,7 @@ from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import CalibrationRows, needed_rows
 from ..math.calibration_fit import mean_by_output
 from ..state.model_state import ModelState, Training, predict_uncalibrated
+from .leave_out import stated_at
 from .whole import left_out_leverage
 
 OVERFIT_RATIO = 3.0  # of held-out to training error, from which a warning comes
@@ -125,10 +126,10 @@ def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | 
                 continue
             own = result.expert.rows[: int(result.expert.own)]
             own = own[evenly(len(own), len(result.held_out) // len(log_kappa))].cpu()  # a sample of many
-            leverage = (
-                left_out_leverage(mixture, training.rows, own).flatten().to(result.held_out.residual.device)
-            )
-            held_out = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)), log_leverage=leverage)
+            leverage = left_out_leverage(mixture, training.rows, own)
+            values = {"log_leverage": leverage, "log_stated": stated_at(mixture, training.rows, own)}
+            values = {k: v.flatten().to(result.held_out.residual.device) for k, v in values.items()}
+            held_out = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)), **values)
             parts.append((own, mixture.outputs, held_out))
             novelty = held_out.novelty.cpu().reshape(len(own), -1)
             total[own] += novelty.sum(dim=1)

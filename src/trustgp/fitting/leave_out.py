@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
+from ..data.rows import Rows
 from ..experts.expert import Problem, Task
 from ..experts.features import NO_COLUMNS, amplitudes, features_at
 from ..experts.mixture import Mixture
@@ -54,6 +56,7 @@ def _from_further_away(
     targets = problem.targets_at(rows, NO_COLUMNS)
     inverse = torch.cholesky_inverse(maximise_evidence(features.gram(features), targets).factor)
     weights, left, parts = inverse @ targets, 0, []
+    stated = stated_at(mixture, problem.rows, cluster).to(targets.device)
     seen = features_at(problem.tangents, problem.rows, cluster, NO_COLUMNS, problem.cached)
     for other, lot in zip(others, lots, strict=False):
         left += len(lot)
@@ -62,7 +65,7 @@ def _from_further_away(
         new = ~torch.isin(cluster, mixture.experts[other].rows.cpu()).to(errors.device)
         if bool(new.any()):
             part = _predicted(problem, mixture, other, seen.take(new.nonzero().flatten()), errors[new])
-            parts.append(part)
+            parts.append(replace(part, log_stated=stated[new].flatten()))
     return parts
 
 
@@ -87,4 +90,15 @@ def _predicted(
         witness_mean=zero,
         witness_precision=zero,
         log_leverage=zero,
+        log_stated=zero,
     )
+
+
+def stated_at(mixture: Mixture, rows: Rows, index: Tensor) -> Tensor:
+    """The logarithm of the variances that the network states for training rows `index` [k], on the CPU,
+    [k, B]; 0 where it states none."""
+    network, outputs = mixture.tangents.network, mixture.outputs.cpu()
+    if not network.stated:
+        return torch.zeros(len(index), len(outputs), dtype=torch.float64)
+    parts = index.split(network.pass_rows(rows.first))
+    return torch.cat([network.log_variance(rows.take(part)).cpu() for part in parts])[:, outputs]

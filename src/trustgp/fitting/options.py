@@ -23,8 +23,8 @@ from ..experts.neighbours import Patchwork
 from ..experts.witness import Witness
 from ..likelihoods import Classification, Likelihood, Regression
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
-from ..tangents.modules import Output
 from ..tangents.network import Choice
+from ..tangents.outputs import Output
 
 OUTPUTS = ("shared", "separate", "pseudo")
 LIKELIHOODS: dict[str, type] = {"regression": Regression, "classification": Classification}

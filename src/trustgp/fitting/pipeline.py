@@ -13,7 +13,7 @@ from torch import nn
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint, weights_fingerprints
 from ..data.quantities import size_text
 from ..data.rows import Rows, kinds, read_rows, require_finite_rows
-from ..data.trees import structure
+from ..data.trees import leaves, structure
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
@@ -22,7 +22,8 @@ from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
-from ..tangents.modules import check_kind, has_output_selector
+from ..tangents.modules import check_kind
+from ..tangents.outputs import as_network, has_output_selector
 from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import HeldOutFit, calibrate
@@ -49,7 +50,7 @@ STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tr
 MIN_SURPRISE, MIN_GAIN, MIN_GROUP_GAIN = 0.05, 0.01, 0.05
 
 
-def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
+def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
     """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
     began = time.perf_counter()
     with (
@@ -57,6 +58,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         reporting(enabled=options.progress) as report,
         ThreadPoolExecutor(1) as background,
     ):
+        network = as_network(network, options.likelihood.combined)
         check_kind(network)
         rows = read_rows(train, name="train", finite=False, unpack=options.unpack, network=network)
         device = options.device or next(network.parameters(), torch.empty(0)).device
@@ -168,7 +170,7 @@ def _open_checkpoint(
         **options.settings(),
     }
     if has_output_selector(ready.network.module):  # a function has no fingerprint, but its output has
-        settings["output"] = tensor_fingerprint(ready.probed)
+        settings["output"] = tensor_fingerprint(*leaves(ready.probed))
     return Checkpoint.open(options.checkpoint, settings, (probes, ready.network) if probes else None)
 
 
@@ -180,7 +182,7 @@ def _problems(
     rows, validation, likelihood = data.rows, data.validation, options.likelihood
     first, features, linear = ready.maps[0][0], None, None
     residuals = Residuals(likelihood, device_rows, "train", ready.projections)
-    if plan.keep_features and not ready.network.half:
+    if plan.keep_features and ready.network.one_pass:
         table = FeatureTable(first, len(rows), mapped=plan.mapped)
         for index, made, outputs in run_tangents(first, rows, context, outputs=True):
             table.write(index, made)
@@ -227,6 +229,7 @@ def _assemble(
         split=data.split,
         rank=rank,
         kinds=tuple(kinds(data.rows.first)),
+        stated=ready.network.stated,
     )
     parts = ([getattr(one, name) for one in fitted] for name in ("mixture", "partition", "solved", "far"))
     mixtures, partitions, solved, far = (tuple(x for x in part if x is not None) for part in parts)

@@ -19,8 +19,8 @@ from ..experts.expert import Problem
 from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
-from ..tangents.modules import with_output
 from ..tangents.network import TangentNetwork, as_matrix, check_network, choose_parameters, prepare, probe
+from ..tangents.outputs import StatedOutputs, members_of, with_output
 from ..tangents.sketch import SketchMap
 from .options import FitOptions
 
@@ -41,7 +41,7 @@ class Prepared:
     tangents: Tangents
     reason: str  # why these
     projections: list[Tensor]  # [C, B] each, of the outputs that a kernel learns; empty: all
-    probed: Tensor  # outputs of the first rows
+    probed: Tensor | StatedOutputs  # outputs of the first rows
 
     @property
     def num_outputs(self) -> int:
@@ -59,15 +59,21 @@ def prepare_network(
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
     sample, targets = rows.batch(chosen)
     probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
-    num_outputs = as_matrix(probed).shape[1]
+    num_outputs, stated, first = (
+        as_matrix(probed).shape[1],
+        isinstance(probed, StatedOutputs),
+        members_of(network)[0],
+    )
+    if stated and not likelihood.uses_stated:
+        raise ValueError(f"{likelihood!r} has no use for variances; output= must select the logits alone.")
     likelihood.check(num_outputs, rows.targets, name="train")
     likelihood.warn(num_outputs, rows.targets)
     own = torch.Generator().manual_seed(options.seed)  # the same signs for any number of rows
     mixes = likelihood.mixes(options.outputs, num_outputs, own)
     reason = "as asked for"
     if tangents is None:
-        tangents, reason = choose_tangents(network, rows, options, len(mixes[0][0]))
-    prepared = prepare(network, tangents.choose(network), options.device)
+        tangents, reason = choose_tangents(first, rows, options, len(mixes[0][0]))
+    prepared = prepare(network, tangents.choose(first), options.device, stated=stated)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
         with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
             few = take(sample, evenly(count(sample), PROBE_ROWS))
@@ -160,7 +166,9 @@ class Residuals:
 
     def all(self) -> list[Tensor]:
         """In the order of the rows; a ValueError where outputs were not finite."""
-        require_all(self._finite, f"the network's outputs on the {self._name} rows")
+        require_all(
+            self._finite, f"the network's outputs, or logarithms of its variances, on the {self._name} rows"
+        )
         parts = [self._parts[start] for start in sorted(self._parts)]
         return [torch.cat(group) for group in zip(*parts, strict=True)]
 
@@ -214,7 +222,7 @@ def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
     network, names = tangents.network, tangents.sketch.parameters
     sample, targets = rows.batch(evenly(len(rows), SAMPLE_ROWS))
     with suppress(ValueError, RuntimeError):
-        LayerFactors(names).choose(network.module)
+        LayerFactors(names).choose(network.differentiated)
         return LayerFactors(names).bind(network, tangents.mix, sample, targets)
     return Sketch(parameters=names).bind(network, tangents.mix, sample, targets)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
 from ..math.calibration import check_share, held_out_quantile, needed_rows
 from ..tangents.base import output_mixes
+from ..tangents.outputs import total_variance
 from .prediction import Prediction
 
 FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
@@ -37,6 +38,7 @@ class Likelihood(ABC):
     contrast: ClassVar[bool] = False  # whether only differences of outputs matter; see `output_mixes`
     uses_witness: ClassVar[bool] = True  # whether a witness is fitted
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
+    uses_stated: ClassVar[bool] = True  # whether a network may state the variance of its outputs
     needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
     calibrated: ClassVar[bool] = True  # whether the variance is calibrated
     titles: ClassVar[tuple[str, ...]]  # titles of the calibrations in `trustgp inspect`
@@ -53,6 +55,10 @@ class Likelihood(ABC):
     def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
         """Weights of the outputs in each kernel; see `output_mixes`."""
         return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
+
+    def combined(self, results: Sequence[Any]) -> Any:
+        """The output of several networks, from those of each: by default their mean and total variance."""
+        return total_variance(results)
 
     @abstractmethod
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:

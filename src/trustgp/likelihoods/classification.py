@@ -9,7 +9,7 @@ score (see `math.cross_entropy`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,8 +38,13 @@ class Classification(Likelihood):
     contrast: ClassVar[bool] = True
     uses_witness: ClassVar[bool] = False
     common_prior: ClassVar[bool] = True
+    uses_stated: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = True
     titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
+
+    def combined(self, results: Sequence[Tensor]) -> Tensor:
+        """Logits of the mean probabilities of several networks."""
+        return cross_entropy.mean_logits(torch.stack(list(results)))
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""

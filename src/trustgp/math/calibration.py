@@ -165,6 +165,7 @@ class CalibrationRows(HeldOutRows):
     witness_mean: Tensor  # of y - f(x)
     witness_precision: Tensor  # 0: there is no witness
     log_leverage: Tensor  # of the posterior of all rows, over that of typical rows; 0: there is none
+    log_stated: Tensor  # log of the variance that the network states; 0: it states none
 
     @classmethod
     def of(cls, outputs: Tensor, *, residual: Tensor, **values: Tensor) -> CalibrationRows:

@@ -74,6 +74,19 @@ def two_sided(logits: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
+def mean_logits(logits: Tensor) -> Tensor:
+    r"""Logits of the mean of M networks' probabilities, from theirs [M, n] or [M, n, C].
+
+    .. math:: \log \tfrac{1}{M} \sum_m \mathrm{softmax}(z_m)_c
+
+    Of a single logit it is the difference of both classes' logarithms.
+    """
+    if logits.ndim == 3 and logits.shape[2] > 1:
+        return logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(logits))
+    each = torch.nn.functional.logsigmoid(torch.stack([logits, -logits])).logsumexp(dim=1)
+    return each[0] - each[1]
+
+
 @dataclass(frozen=True)
 class Temperature:
     """Temperatures from latent variances."""

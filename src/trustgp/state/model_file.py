@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import likelihoods, tangents
 from ..data.fingerprint import network_fingerprint, precision_of, same_weights, weights_fingerprints
@@ -22,8 +22,9 @@ from ..experts.witness import Witness
 from ..likelihoods import Shape
 from ..likelihoods.base import novelty_tensors, read_novelty
 from ..tangents.base import TangentMap
-from ..tangents.modules import Output, check_mode, has_output_selector, with_output
+from ..tangents.modules import check_mode
 from ..tangents.network import TangentNetwork
+from ..tangents.outputs import Output, as_network, has_output_selector, members_of, with_output
 from ..tangents.probes import Probes, gradient_dtype
 from .expert_tensors import mixture_tensors, most_tensors, read_mixture, read_witness, witness_tensors
 from .model_state import ModelState, Provenance
@@ -73,7 +74,7 @@ def model_tensors(state: ModelState) -> dict[str, Tensor]:
 def read_model(
     text: dict[str, Any],
     table: Mapping[str, Tensor],
-    network: nn.Module,
+    network: Any,
     *,
     where: str,
     output: Output | None = None,
@@ -81,6 +82,7 @@ def read_model(
     """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
     the one it was fitted to is refused; `where` names the file in an error."""
     origin, names, count = _read_origin(text, where)
+    network = as_network(network, origin.likelihood.combined)
     same_print = network_fingerprint(network) == origin.network
     if not same_print and not ("probes" in text and same_weights(network, origin.weights)):
         raise ArtifactError(
@@ -89,9 +91,10 @@ def read_model(
         )
     check_mode(network)
     module = with_output(network, output).requires_grad_(False)
-    if not names or not set(names) <= dict(module.named_parameters()).keys():
+    if not names or not set(names) <= dict(members_of(module)[0].named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
-    prepared, reader, probes = TangentNetwork(module, names), Reader(table, where=where), None
+    prepared = TangentNetwork(module, names, origin.stated)
+    reader, probes = Reader(table, where=where), None
     if "probes" in text:
         probes = Probes.read(reader, text["probes"], origin.structure, names, where)
         _check_behaviour(probes, prepared, where, same_print)
@@ -203,6 +206,7 @@ def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
         and all(type(number) is int for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
         and len(set(names)) == len(names)
+        and isinstance(origin.stated, bool)
         and origin.rows > 0
         and origin.stride > 0
         and min(origin.lend) >= 0

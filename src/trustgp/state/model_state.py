@@ -41,6 +41,7 @@ from ..likelihoods.prediction import Prediction
 from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call, probe
+from ..tangents.outputs import StatedOutputs, log_variance, mean_of, members_of
 from ..tangents.probes import Probes
 
 MAX_CACHED_SHAPES = 64
@@ -59,13 +60,13 @@ class SharedForward:
 
     def __call__(
         self, network: nn.Module, tangents: TangentMap, inputs: Inputs
-    ) -> tuple[Tensor, Features | None]:
+    ) -> tuple[Any, Features | None]:
         """The outputs of inputs on the network's device, and their features where they came with them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
         ndim = self._dimensions.get(shapes)
         explicit = tangents.num_columns(expert=False) is not None  # such features may be short
         short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
-        if ndim == 0 or count(inputs) > max(chunk_rows(tangents), short):
+        if ndim == 0 or not tangents.network.one_pass or count(inputs) > max(chunk_rows(tangents), short):
             return call(network, copied(inputs)), None
         try:
             features, watched = tangents.with_outputs(inputs)
@@ -115,6 +116,7 @@ class Provenance:
     size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
     weights: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the weights, by precision
     kinds: tuple[str, ...] = ()  # of a row of the inputs, "float32[3]" each; empty: files of before
+    stated: bool = False  # whether the network states the variance of its outputs
     stride: int = 1  # every how many-th training row the experts have
     thinned: str = ""  # the same in words, and what chose it; empty: they have all
 
@@ -211,13 +213,14 @@ def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
 
 
 def predict_latent(
-    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None = None
+    state: ModelState, inputs: Inputs, outputs: Tensor | StatedOutputs, features: Features | None = None
 ) -> LatentPrediction:
-    """Experts and witness before calibration, for finite inputs and outputs, [n] or [n, C], on any device;
+    """Experts and witness before calibration, for finite inputs and what the network returned for them;
     `features` are those of the first kernel, where they are known."""
     first, *others = state.mixtures
     parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
-    raw = LatentPrediction.cat(parts, dim=1)
+    raw, stated = LatentPrediction.cat(parts, dim=1), log_variance(outputs)
+    raw = raw if stated is None else replace(raw, log_stated=stated)
     if state.witness is None:
         return raw
     witness = state.witness(to_device(inputs, state.device))
@@ -231,8 +234,8 @@ def predict_uncalibrated(state: ModelState, inputs: Inputs) -> tuple[Tensor, Lat
     if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
         features, outputs = tangents.features_and_outputs(inputs)  # one pass gives both
     if outputs is None:
-        outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
-    return outputs, predict_latent(state, inputs, outputs, features)
+        outputs = call(state.network, copied(to_device(inputs, state.device)))
+    return as_matrix(outputs), predict_latent(state, inputs, outputs, features)
 
 
 def nbytes(state: ModelState) -> int:
@@ -246,10 +249,12 @@ def describe(state: ModelState) -> str:
     origin, parameters = state.provenance, sum(value.numel() for value in state.network.parameters())
     kept = f"at most {state.directions} directions each" if state.directions else "which keep their rows"
     witness = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
+    first, *others = members_of(state.network)
+    several = f"{1 + len(others)} x " if others else ""
     outputs = f"{state.shape.outputs:,} outputs ({origin.outputs})"
     thinned = f" ({origin.thinned})" if origin.thinned else ""
     facts = {
-        "network": f"{type(state.network).__name__}, {parameters:,} parameters, on {state.device}",
+        "network": f"{several}{type(first).__name__}, {parameters:,} parameters, on {state.device}",
         "rows": f"{origin.rows:,}{thinned}, inputs {origin.structure}, {outputs}",
         "experts": f"{state.num_experts:,}, {kept}; witness: {witness}",
         "tangents": repr(origin.tangents),
@@ -276,34 +281,36 @@ def _calibrated_on(state: ModelState) -> str:
 
 
 def _predict_from_outputs(
-    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None
+    state: ModelState, inputs: Inputs, outputs: Tensor | StatedOutputs, features: Features | None
 ) -> Prediction:
     """Calibrated; rows that are not finite, or whose gradient overflows, are not valid."""
     sums: list[Any] = [x.sum().tolist() for x in leaves((inputs, outputs)) if x.is_floating_point()]
     if all(map(math.isfinite, sums)):  # a quick sufficient test
-        valid = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
+        valid = torch.ones(count(inputs), dtype=torch.bool, device=mean_of(outputs).device)
         latent = predict_latent(state, inputs, outputs, features)
     else:
         valid = finite_rows(inputs) & finite_rows(outputs)
-        index = valid.nonzero().flatten()
+        index, again = valid.nonzero().flatten(), outputs
         if 0 < len(index) < len(valid):
             # Finite rows are predicted as if the others were not there, to the bit.
-            outputs = outputs.clone()
-            outputs[valid] = call(state.network, take(inputs, index))
-        latent = predict_latent(state, take(inputs, index), outputs[index]) if len(index) else _no_rows(state)
+            outputs, again = mean_of(outputs).clone(), call(state.network, take(inputs, index))
+            outputs[valid] = mean_of(again)  # pyright: ignore[reportIndexIssue]
+        latent = predict_latent(state, take(inputs, index), again) if len(index) else _no_rows(state)
     if not latent.all_finite():
         sound = latent.finite()
         latent = latent.take(sound)
         valid[valid.clone()] = sound
     latent = latent if len(latent.expert) == len(valid) else latent.spread(valid)
-    return state.likelihood.prediction(outputs, latent, state.calibrations, valid, state.reference_scores)
+    return state.likelihood.prediction(
+        mean_of(outputs), latent, state.calibrations, valid, state.reference_scores
+    )
 
 
 def _no_rows(state: ModelState) -> LatentPrediction:
     width, device = sum(len(mixture.experts[0].scale) for mixture in state.mixtures), state.device
     blank = torch.zeros(0, width, dtype=torch.float64, device=device)
     expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=device)
-    return LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank, blank)
+    return LatentPrediction(blank, blank, blank, blank, blank, expert, *[blank] * 4)
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:

@@ -74,8 +74,10 @@ class TangentMap(ABC):
         """Features, and the outputs [n, C] of their forward pass; None where that was not one pass."""
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
-        """The same, but the outputs may differ from the network's own by rounding."""
-        return self.with_outputs(inputs)
+        """The same, but the outputs may differ from the network's own by rounding; None where they are of one
+        of several networks."""
+        features, outputs = self.with_outputs(inputs)
+        return features, outputs if self.network.one_pass else None
 
     def release_buffers(self) -> None:  # noqa: B027 - most have none
         """Release memory that is kept to speed up repeated calls."""

@@ -47,7 +47,7 @@ class LayerChain:
     def of(cls, network: TangentNetwork) -> LayerChain | None:
         """None where the network is not a chain of supported layers that has all chosen parameters."""
         named = {id(value): name for name, value in network.chosen.items()}
-        steps = _steps(network.module)
+        steps = _steps(network.differentiated)
         if network.half or steps is None or not any(type(one) is nn.Linear for one in steps):
             return None
         weights = [[getattr(one, part, None) for part in ("weight", "bias")] for one in steps]

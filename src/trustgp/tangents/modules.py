@@ -1,17 +1,14 @@
-"""The user's network: checked, unwrapped, copied, and with its output selected."""
+"""The user's network: checked, unwrapped and copied."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-Output = Callable[[Any], Tensor]
-"""Selects a tensor [n] or [n, C] from what a network returns."""
 
 
 def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
@@ -68,11 +65,13 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def check_kind(network: nn.Module) -> None:
+def check_kind(network: Any, called: str = "network") -> None:
     """Raise for objects that are not modules, and for scripted, lazy and meta modules."""
     if not isinstance(network, nn.Module):
         what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
-        raise TypeError(f"network is {what}; a torch.nn.Module is needed, with the trained parameters in it.")
+        raise TypeError(
+            f"{called} is {what}; a torch.nn.Module is needed, with the trained parameters in it."
+        )
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer '{name}'" if name else "the network"
@@ -91,37 +90,3 @@ def check_mode(network: nn.Module) -> None:
         if isinstance(module, kinds) and module.training:
             what = f"layer '{name}' ({type(module).__name__})"
             raise ValueError(f"{what} is in training mode; call network.eval() before fit.")
-
-
-class OutputSelector:
-    """A forward hook of the private copy that selects the output tensor."""
-
-    def __init__(self, output: Output) -> None:
-        self.output = output
-
-    def __call__(self, module: nn.Module, args: Any, result: Any) -> Tensor:
-        selected = self.output(result)
-        if not isinstance(selected, Tensor):
-            given = type(selected).__name__
-            raise ValueError(f"output= gave a {given}; it must select a tensor of shape [n] or [n, C].")
-        return selected
-
-    def __deepcopy__(self, memo: dict) -> OutputSelector:
-        return self
-
-
-def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """An unwrapped copy of the network that returns `output(network(...))`, or its own output for None."""
-    network = unwrap(network)
-    check_kind(network)
-    if output is not None and not callable(output):
-        raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
-    network = clone_module(network)
-    if output is not None:
-        network.register_forward_hook(OutputSelector(output))
-    return network
-
-
-def has_output_selector(network: nn.Module) -> bool:
-    """Whether a function of the user selects the network's output."""
-    return any(isinstance(hook, OutputSelector) for hook in network._forward_hooks.values())

@@ -15,6 +15,7 @@ from ..data.chunking import GPU_ROWS, evenly, gpu_share, map_chunks, most_rows, 
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
+from .outputs import OutputError, StatedOutputs, log_variance, mean_of, members_of
 
 Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
@@ -31,12 +32,17 @@ ACTIVATION_COPIES = 8  # of the largest activation in a forward-mode pass
 class TangentNetwork:
     """A private copy of a trained network, with its output as [n, C] and its chosen parameters.
 
-    The copy shares nothing with the user's network, and none of its parameters requires a gradient.
+    The copy shares nothing with the user's network, and none of its parameters requires a gradient. Of
+    several networks the first is differentiated, and the names are those of its parameters.
     """
 
-    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        self.module, self.names = module, tuple(names)
-        self.half = any(value.dtype in HALF for value in module.parameters())
+    def __init__(self, module: nn.Module, names: Sequence[str], stated: bool = False) -> None:
+        self.module, self.names, self.differentiated = module, tuple(names), members_of(module)[0]
+        self.stated = stated  # whether the network states the variance of its outputs
+        self.half = any(value.dtype in HALF for value in self.differentiated.parameters())
+        self.one_pass = (
+            not (self.half or stated) and self.differentiated is module
+        )  # for gradients and outputs
         self.forward_mode = True  # until it fails
         self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
         self.vmap_backward = True  # until it fails
@@ -50,10 +56,10 @@ class TangentNetwork:
     def float32_module(self) -> nn.Module:
         """The module to differentiate: a float32 copy of one in half precision, else the module itself."""
         if not self.half:
-            return self.module
+            return self.differentiated
         if self._float32_module is None or next(self._float32_module.parameters()).device != self.device:
             with torch.inference_mode(False):
-                self._float32_module = clone_module(self.module)._apply(_to_float32)
+                self._float32_module = clone_module(self.differentiated)._apply(_to_float32)
         return self._float32_module
 
     def cast(self, inputs: Inputs) -> Inputs:
@@ -89,8 +95,18 @@ class TangentNetwork:
         return next(iter(self.chosen.values())).dtype
 
     def matrix(self, inputs: Inputs) -> Tensor:
-        """f(x) as the user's network gives it, shape [n, C]."""
-        return as_matrix(call(self.module, copied(to_device(inputs, self.device))))
+        """f(x) as the user's network gives it, shape [n, C]; NaN where a stated variance is not positive."""
+        outputs = call(self.module, copied(to_device(inputs, self.device)))
+        stated, mean = log_variance(outputs), as_matrix(outputs)
+        return mean if stated is None else torch.where(torch.isfinite(stated), mean, torch.nan)
+
+    @torch.no_grad()
+    def log_variance(self, inputs: Inputs) -> Tensor:
+        """The logarithm of the stated variances, float64 [n, C]."""
+        stated = log_variance(call(self.module, copied(to_device(inputs, self.device))))
+        if stated is None:
+            raise ValueError("the network states no variance; output= selected (mean, variance) in the fit.")
+        return stated
 
     def float32_matrix(self, inputs: Inputs) -> Tensor:
         """f(x) of `float32_module`, shape [n, C]."""
@@ -225,11 +241,13 @@ def _arguments(inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
 
 
 def as_matrix(outputs: Any) -> Tensor:
-    """Network outputs [n] or [n, C] as [n, C]."""
+    """Network outputs [n] or [n, C] as [n, C], without their stated variance."""
+    outputs = mean_of(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        advice = "pass output=, a function that selects it from what the network returns"
-        raise ValueError(f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}.")
+        advice = "pass output=, a function that selects it from what the network returns, or a pair of such"
+        what = f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}"
+        raise ValueError(f"{what} for a mean and its variance: output=lambda o: (o[0], o[1]).")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
@@ -256,29 +274,40 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     return chosen
 
 
-def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:
-    """A private copy of `network` on `device`, with the chosen parameters."""
-    names = choose_parameters(network, choice)
+def prepare(
+    network: nn.Module, choice: Choice, device: torch.device | None, *, stated: bool = False
+) -> TangentNetwork:
+    """A private copy of `network` on `device`, with the chosen parameters; for `stated` see there."""
+    names = choose_parameters(members_of(network)[0], choice)
     module = clone_module(network).requires_grad_(False)
     module = module.to(device) if device is not None else module
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters()  # a copy's weights are not contiguous, which is slow on a GPU
-    return TangentNetwork(module, names)
+    return TangentNetwork(module, names, stated)
 
 
-def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Its outputs [n] or [n, C] on a few rows; raises where rows are not independent or not repeatable."""
+def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
+    """Its outputs on a few rows; raises where rows are not independent or not repeatable, or a stated
+    variance is not positive."""
     check_kind(network)
     check_mode(network)
     n = count(inputs)
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
-            raise ValueError(f"the network gave {len(outputs)} outputs for {n} rows; one a row is needed.")
-        if not bool(torch.isfinite(outputs).all()):
+            given = len(as_matrix(outputs))
+            raise ValueError(f"the network gave {given} outputs for {n} rows; one a row is needed.")
+        if not bool(torch.isfinite(as_matrix(outputs)).all()):
             return outputs  # an error later counts them over all rows
-        _check_row_independence(network, inputs)
+        if isinstance(outputs, StatedOutputs):
+            wrong = outputs.variance[~((outputs.variance > 0) & torch.isfinite(outputs.variance))]
+            if len(wrong):
+                what = f"{len(wrong)} of {outputs.variance.numel()} variances, such as {float(wrong[0]):.3g}"
+                advice = "state a variance, such as softplus(o) or exp(o) of a head for its logarithm"
+                raise ValueError(f"output= gave {what}; they must be positive and finite: {advice}.")
+        for member in members_of(network):
+            _check_row_independence(member, inputs)
     return outputs
 
 
@@ -289,6 +318,8 @@ def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
     inputs = to_device(inputs, place.device)
     try:
         return call(network, copied(inputs))
+    except OutputError:
+        raise
     except Exception as error:
         tensors = leaves(inputs)
         shapes = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in tensors)

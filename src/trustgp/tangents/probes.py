@@ -150,17 +150,24 @@ def _observed(
     doubled = lambda leaf: leaf.double() if leaf.is_floating_point() else leaf  # noqa: E731
     for precise, unfuse in product((True, False) if exact else (False,), (False, True)):
         module = clone_module(network.module).double() if precise else network.module
-        one = TangentNetwork(module, network.names)
+        one = TangentNetwork(module, network.names, network.stated)
         one.unfuse_backward = unfuse
         try:
             with full_precision():
-                outputs, fresh = one.traced(map_tensors(doubled, inputs) if precise else inputs, one.names)
+                rows = map_tensors(doubled, inputs) if precise else inputs
+                outputs, fresh = one.traced(rows, one.names)
                 typical = outputs.detach().cpu().double() if reference is None else reference
+                typical = typical[:, : outputs.shape[1]]
                 draws = torch.randint(0, 2, typical.shape, generator=torch.Generator().manual_seed(1))
                 weights = (draws * 2.0 - 1.0).double() / spread(typical)
                 parts = gradients_of(outputs, list(fresh.values()), weights.to(outputs), keep=False)
             p, lengths = (torch.stack(lot) for lot in zip(*map(_summary, parts), strict=True))
-            return precise, outputs.detach().cpu().double(), p, lengths
+            return (
+                precise,
+                torch.cat([outputs.detach().cpu().double(), *_others(one, rows)], dim=1),
+                p,
+                lengths,
+            )
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError):  # without float64, or without gradients
@@ -168,6 +175,14 @@ def _observed(
     with torch.no_grad(), full_precision():
         outputs = network.float32_matrix(inputs).cpu().double()  # or its error
     return False, outputs, outputs.new_zeros(0), outputs.new_zeros(0)
+
+
+@torch.no_grad()
+def _others(network: TangentNetwork, inputs: Inputs) -> list[Tensor]:
+    """What a network returns beside the outputs of the one that is differentiated, [k, C] each."""
+    others = [] if network.differentiated is network.module else [network.matrix(inputs)]
+    others += [network.log_variance(inputs)] if network.stated else []
+    return [other.cpu().double() for other in others]
 
 
 def _summary(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -147,7 +147,7 @@ class GradientMap(TangentMap):
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)
-        return features, None if self.network.half else outputs
+        return features, outputs if self.network.one_pass else None
 
     def release_buffers(self) -> None:
         self._replay = Replay(self._compute)

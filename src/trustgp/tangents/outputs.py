@@ -1,0 +1,148 @@
+"""What a network returns: selected by the user, of several networks, with a variance of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data.trees import copied
+from .modules import check_kind, clone_module, unwrap
+
+Output = Callable[[Any], Any]
+"""Selects a tensor [n] or [n, C] from what a network returns, or a pair of such: a mean and its variance."""
+
+
+class StatedOutputs(NamedTuple):
+    """The outputs of a network that states their variance."""
+
+    mean: Tensor  # [n] or [n, C]
+    variance: Tensor  # of the same shape
+
+
+Combination = Callable[[Sequence[Any]], Any]
+"""The output of several networks, from that of each: a tensor [n] or [n, C], or `StatedOutputs`."""
+
+
+class OutputError(ValueError):
+    """What networks return, or what was selected of it, does not suit."""
+
+
+class OutputSelector:
+    """A forward hook of the private copy that selects the output tensor, or the mean and its variance."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def __call__(self, module: nn.Module, args: Any, result: Any) -> Tensor | StatedOutputs:
+        selected = self.output(result)
+        if isinstance(selected, Tensor):
+            return selected
+        pair = tuple(selected) if isinstance(selected, (tuple, list)) else ()
+        if len(pair) != 2 or not all(isinstance(one, Tensor) for one in pair):
+            what = f"output= gave a {type(selected).__name__}; it must select a tensor of shape [n] or [n, C]"
+            raise OutputError(f"{what}, or a pair of them: a mean and its variance.")
+        if pair[0].shape != pair[1].shape:
+            raise OutputError(f"output= gave a mean and variance of shapes {_shapes(pair)}; they must agree.")
+        return StatedOutputs(*pair)
+
+    def __deepcopy__(self, memo: dict) -> OutputSelector:
+        return self
+
+
+def with_output(network: nn.Module, output: Output | None) -> nn.Module:
+    """An unwrapped copy of the network that returns `output(network(...))`, or its own output for None; of
+    several networks each one does."""
+    network = unwrap(network)
+    check_kind(network)
+    if output is not None and not callable(output):
+        raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
+    network = clone_module(network)
+    if output is not None:
+        for member in dict.fromkeys(members_of(network)):  # one may be given twice
+            member.register_forward_hook(OutputSelector(output))
+    return network
+
+
+def has_output_selector(network: nn.Module) -> bool:
+    """Whether a function of the user selects the network's output."""
+    return any(isinstance(hook, OutputSelector) for hook in members_of(network)[0]._forward_hooks.values())
+
+
+class NetworkEnsemble(nn.Module):
+    """Several networks as one. Only the first is differentiated: the gradients of all cost as many times."""
+
+    def __init__(self, members: Sequence[nn.Module], combination: Combination) -> None:
+        super().__init__()
+        self.members, self.combination = nn.ModuleList(members), combination
+        self.training = any(member.training for member in members)
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """The members' outputs, combined."""
+        results: list[Any] = []
+        for member in self.members:
+            given, named = copied((args, options))  # a member may work in place
+            results.append(member(*given, **named))
+        shapes = [_shapes(result) for result in results]
+        for number, shape in enumerate(shapes, start=1):
+            if shape != shapes[0]:
+                what = f"network {number} of {len(shapes)} returned {shape} and the first {shapes[0]}"
+                raise OutputError(f"{what}; several networks must have the same outputs.")
+        return self.combination(results)
+
+
+def as_network(given: Any, combination: Combination) -> nn.Module:
+    """The network to fit: that which was given, unwrapped, or a list of them as one."""
+    if not isinstance(given, (list, tuple, nn.ModuleList)):
+        return unwrap(given)
+    if not len(given):
+        raise ValueError("network is an empty list; pass one trained network at least.")
+    members = [unwrap(member) for member in given]
+    for number, member in enumerate(members, start=1):
+        check_kind(member, f"network {number} of {len(members)}")
+    return members[0] if len(members) == 1 else NetworkEnsemble(members, combination)
+
+
+def members_of(network: nn.Module) -> list[nn.Module]:
+    """The networks of an ensemble, or the one network; the first is differentiated."""
+    return list(network.members) if isinstance(network, NetworkEnsemble) else [network]
+
+
+def total_variance(results: Sequence[Any]) -> StatedOutputs:
+    r"""The mean of several outputs, and the variance of the mixture of their distributions.
+
+    .. math:: \mu = \tfrac{1}{M} \sum_m \mu_m, \qquad
+        \tfrac{1}{M} \sum_m (\mu_m - \mu)^2 + \tfrac{1}{M} \sum_m \sigma_m^2
+
+    The second sum is there where members state variances. Networks that agree to the bit have the smallest
+    normal number.
+    """
+    means = torch.stack([mean_of(result) for result in results])
+    mean, wide = means.mean(dim=0), torch.promote_types(means.dtype, torch.float32)
+    variance = (means.to(wide) - means.to(wide).mean(dim=0)).square().mean(dim=0)
+    if isinstance(results[0], StatedOutputs):
+        own = torch.stack([result.variance for result in results]).to(wide).mean(dim=0)
+        return StatedOutputs(mean, variance + own)
+    return StatedOutputs(mean, variance.clamp_min(torch.finfo(wide).tiny))
+
+
+def mean_of(outputs: Any) -> Any:
+    """The prediction in what a network returned."""
+    return outputs.mean if isinstance(outputs, StatedOutputs) else outputs
+
+
+def log_variance(outputs: Any) -> Tensor | None:
+    """The logarithm of the stated variance, float64 [n, C]; None where the network states none. It is not
+    finite where a variance is not positive."""
+    if not isinstance(outputs, StatedOutputs):
+        return None
+    value = outputs.variance.double().log()
+    return value if value.ndim == 2 else value[:, None]
+
+
+def _shapes(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(map(_shapes, result))
+    return list(result.shape) if isinstance(result, Tensor) else type(result).__name__

@@ -1,0 +1,170 @@
+"""Several networks as one, and networks that state the variance of their outputs."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import trustgp
+from trustgp.data.tensor_file import ArtifactError
+from trustgp.export.onnx.export import open_onnx
+from trustgp.fitting.calibrate import _left_out
+from trustgp.sklearn import TrustRegressor
+from trustgp.state.model_state import predict_uncalibrated
+
+ROWS = torch.randn(180, 3, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.stack([ROWS[:, 0].sin(), ROWS[:, 1] * ROWS[:, 2]], dim=1)
+CLASSES = (TARGETS[:, 0] > 0).long()
+OPTIONS = {"progress": False, "validation": (ROWS[140:], TARGETS[140:])}
+
+
+def network(seed, outputs, *more):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 24), nn.Tanh(), nn.Linear(24, outputs), *more).eval()
+
+
+def pair(outputs):
+    return outputs[:, :2], nn.functional.softplus(outputs[:, 2:])
+
+
+PLAIN, PAIRS = [network(seed, 2) for seed in range(3)], [network(seed, 4) for seed in range(3)]
+CASES = {"several": (PLAIN, None), "pair": (PAIRS[0], pair), "several pairs": (PAIRS, pair)}
+
+
+def total_variance(networks, output):
+    """In float64 by the formula of a mixture: the mean of mu^2 + sigma^2, less the square of the mean."""
+    double = [pickle.loads(pickle.dumps(one)).double() for one in networks]
+    results = [one(ROWS.double()).detach() for one in double]
+    moments = [(result, 0.0 * result) if output is None else output(result) for result in results]
+    mu, variance = (torch.stack(part) for part in zip(*moments, strict=True))
+    return (mu.square() + variance).mean(dim=0) - mu.mean(dim=0).square()
+
+
+@pytest.fixture(params=CASES, scope="module")
+def case(request):
+    given, output = CASES[request.param]
+    options = {"tangents": trustgp.Sketch(64), "num_experts": 4, "output": output, **OPTIONS}
+    return trustgp.fit(given, (ROWS[:140], TARGETS[:140]), **options), given, output
+
+
+def test_the_mean_is_that_of_the_networks_to_the_bit_and_their_total_variance_is_stated(case):
+    model, given, output = case
+    networks = given if isinstance(given, list) else [given]
+    means = [one(ROWS) if output is None else output(one(ROWS))[0] for one in networks]
+    assert torch.equal(model.predict(ROWS).mean, torch.stack(means).mean(dim=0))
+    outputs, latent = predict_uncalibrated(model.state, ROWS)
+    assert torch.equal(outputs, torch.stack(means).mean(dim=0))
+    variance = total_variance(networks, output)
+    torch.testing.assert_close(latent.log_stated.exp(), variance, rtol=1e-3, atol=1e-7)  # of float32
+    held_out = latent.calibration_rows(TARGETS.double(), torch.arange(2))
+    assert torch.equal(held_out.log_stated, latent.log_stated.flatten())
+    left_out, _, indices = _left_out(model.state, model.memory)
+    assert left_out is not None
+    stated = left_out.log_stated.reshape(-1, 2).exp().sort(dim=0).values
+    torch.testing.assert_close(stated, variance[indices].sort(dim=0).values, rtol=1e-3, atol=1e-7)
+    assert bool((model.memory.far.log_stated != 0).all())
+
+
+def test_only_the_first_network_is_differentiated(case):
+    model, given, _ = case
+    first = (given[0] if isinstance(given, list) else given).state_dict()
+    assert set(model.mixtures[0].tangents.network.names) == set(first)
+    assert all(torch.equal(model.mixtures[0].tangents.network.parameters[k], v) for k, v in first.items())
+
+
+def test_files_exports_pickles_and_updates_predict_the_same(case, tmp_path):
+    """No other test writes, exports or extends a network whose outputs and gradients need two passes."""
+    model, given, output = case
+    wanted = model.predict(ROWS[:7]).variance
+    model.save(tmp_path / "model.trustgp")
+    again = trustgp.load(tmp_path / "model.trustgp", given, output=output)
+    assert torch.equal(again.predict(ROWS[:7]).variance, wanted)
+    if output is None:
+        assert torch.equal(pickle.loads(pickle.dumps(model)).predict(ROWS[:7]).variance, wanted)
+    trustgp.export_onnx(model, tmp_path / "model.onnx", ROWS[:5])
+    exported = open_onnx(tmp_path / "model.onnx")(ROWS[:7])
+    torch.testing.assert_close(torch.from_numpy(exported["variance"]), wanted, rtol=1e-4, atol=0.0)
+    again.update((ROWS[140:] + 1.0, TARGETS[140:]), progress=False)
+    assert again.origin.rows == 180
+    assert again.update((ROWS[140:] + 2.0, TARGETS[140:]), progress=False) is not None
+
+
+def test_a_row_without_a_finite_output_of_each_network_is_invalid(case):
+    model, *_ = case
+    rows = ROWS[:3].clone()
+    rows[1, 0] = torch.nan
+    assert model.predict(rows).valid.tolist() == [True, False, True]
+    assert torch.equal(model.predict(rows).variance[::2], model.predict(ROWS[[0, 2]]).variance)
+
+
+@pytest.mark.parametrize("logits", [1, 3])
+def test_of_several_classifiers_the_mean_of_the_probabilities_counts(logits):
+    networks = [network(seed, logits, *([nn.Flatten(0)] if logits == 1 else [])) for seed in range(3)]
+    model = trustgp.fit(networks, (ROWS, CLASSES), likelihood="classification", progress=False)
+    outputs, each = model.predict(ROWS).mean, [one(ROWS).double() for one in networks]
+    assert outputs.shape == each[0].shape
+    probabilities = torch.sigmoid if logits == 1 else (lambda z: z.softmax(dim=1))
+    mean = torch.stack([probabilities(one) for one in each]).mean(dim=0)
+    torch.testing.assert_close(probabilities(outputs.double()), mean, rtol=1e-5, atol=1e-6)
+    if logits == 3:  # not only up to a constant
+        torch.testing.assert_close(outputs.double(), mean.log(), rtol=1e-5, atol=1e-6)
+
+
+def test_one_network_twice_and_a_list_of_one_are_allowed():
+    once = trustgp.fit([PLAIN[0]], (ROWS, TARGETS), progress=False)
+    twice = trustgp.fit([PLAIN[0], PLAIN[0]], (ROWS, TARGETS), progress=False)
+    assert torch.equal(once.predict(ROWS).mean, twice.predict(ROWS).mean)
+    assert bool(torch.isfinite(twice.predict(ROWS).std).all())
+
+
+def test_the_estimator_takes_several_networks_or_a_function_that_trains_them():
+    X, y = ROWS.numpy(), TARGETS.numpy()
+    for given in (PLAIN, lambda inputs, targets: PLAIN):
+        mean = TrustRegressor(given).fit(X, y).predict(X)
+        np.testing.assert_array_equal(mean, torch.stack([one(ROWS) for one in PLAIN]).mean(0).detach())
+
+
+def late(outputs):
+    """Not positive in some row, but in none of the first 64."""
+    variance = torch.ones_like(outputs[:, 2:])
+    limit = PAIRS[0](ROWS[:64])[:, :1].max() + 1e-4
+    return outputs[:, :2], torch.where(outputs[:, :1] > limit, -variance, variance)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        ([], {}, ValueError, "empty list"),
+        ([PLAIN[0], "b"], {}, TypeError, "network 2 of 2 is a str"),
+        ([PLAIN[0], PAIRS[0]], {}, ValueError, r"^network 2 of 2 returned \[64, 4\] and the first \[64, 2\]"),
+        (PAIRS[0], {"output": lambda o: (o[:, :2], o[:, 2:])}, ValueError, "variances, such as -"),
+        (PAIRS[0], {"output": lambda o: (o[:, :2], o[:, 2:].log())}, ValueError, "such as nan; they must be"),
+        (PAIRS[0], {"output": lambda o: (o[:, :2], o[:, 2:3].exp())}, ValueError, r"^output= gave .*agree"),
+        (PAIRS[0], {"output": lambda o: (o, o, o)}, ValueError, "a pair of them: a mean and its variance"),
+        (PAIRS[0], {"output": late}, ValueError, "logarithms of its variances, on the train rows"),
+        (nn.GRU(3, 2).eval(), {}, ValueError, r"output=lambda o: \(o\[0\], o\[1\]\)"),
+        (
+            PLAIN[0],
+            {"output": lambda o: (o, o.exp()), "likelihood": "classification"},
+            ValueError,
+            "logits alone",
+        ),
+        (PLAIN, {"likelihood": "detection"}, TypeError, "detector is a list"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:likelihood=Detection")
+def test_what_does_not_suit_is_refused(given, options, error, message):
+    targets = CLASSES if options.get("likelihood") == "classification" else TARGETS
+    with pytest.raises(error, match=message):
+        trustgp.fit(given, (ROWS, targets), progress=False, **options)
+
+
+def test_a_file_is_refused_with_other_networks_or_without_the_variance(tmp_path):
+    cases = (PLAIN, PLAIN[::-1], None, None), (PAIRS[0], PAIRS[0], pair, lambda o: o[:, :2])
+    for given, other, output, another in cases:
+        trustgp.fit(given, (ROWS, TARGETS), output=output, progress=False).save(tmp_path / "model")
+        with pytest.raises(ArtifactError, match="was fitted to another network"):
+            trustgp.load(tmp_path / "model", other, output=another)
