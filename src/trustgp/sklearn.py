@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from .api import fit
-from .data.frames import float_dtype
+from .data.frames import precision_of
 from .data.quantities import BudgetText
 from .likelihoods import Classification, Likelihood, Regression
 from .likelihoods.prediction import Prediction
@@ -122,7 +122,7 @@ class _TrustEstimator(BaseEstimator):
 
 def _dtype(network: Networks) -> torch.dtype:
     """Of the parameters, of several networks those of the first."""
-    return float_dtype(network if isinstance(network, nn.Module) else network[0])
+    return precision_of(network if isinstance(network, nn.Module) else network[0])
 
 
 class TrustRegressor(RegressorMixin, _TrustEstimator):

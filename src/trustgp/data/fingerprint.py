@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .chunking import CHUNK_BYTES, byte_chunks, chunks
+from .frames import precision_of
 from .rows import Rows
 from .trees import leaves, raw_bytes, structure
 
@@ -66,12 +67,6 @@ def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
         return False
     coarser = PRECISIONS[max(PRECISIONS.index(stored[0]), PRECISIONS.index(precision_of(network)))]
     return _add_weights(hashlib.sha256(), network, coarser) == prints.get(str(coarser))
-
-
-def precision_of(network: nn.Module) -> torch.dtype:
-    """Of the first tensor of reals; float64 where it is none of ours."""
-    dtypes = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return next((one for one in dtypes if one in PRECISIONS), torch.float64)
 
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:

@@ -33,13 +33,12 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
     embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
     if embeds and not tensor.is_floating_point():
         return tensor.long()
-    return tensor.to(float_dtype(network))
+    return tensor.to(precision_of(network))
 
 
-def float_dtype(network: nn.Module) -> torch.dtype:
-    """Of its first parameter of real numbers; torch's default where it has none."""
-    floats = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return next(floats, torch.get_default_dtype())
+def precision_of(network: nn.Module) -> torch.dtype:
+    """Of its first parameter of real numbers; float64 where it has none."""
+    return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float64)
 
 
 def _table(frame: Any) -> np.ndarray:

@@ -122,12 +122,12 @@ def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
     if (count := header.count(b'"data_offsets"')) > MAX_TENSORS:  # before they are parsed
         raise ArtifactError(f"{path}: {count} tensors, more than {MAX_TENSORS}; not a trustgp file.")
     try:
-        metadata = _parse(header)["__metadata__"]
+        metadata = parse_json(header)["__metadata__"]
         if METADATA_KEY in metadata:
             (text,) = metadata.values()
-            table = _parse(text)
+            table = parse_json(text)
         else:  # deprecated: version 2, which had one key for each field, is read for one release
-            table = metadata | {"version": int(metadata["version"]), "text": _parse(metadata["text"])}
+            table = metadata | {"version": int(metadata["version"]), "text": parse_json(metadata["text"])}
         wrong = [name for name, kind in FIELDS.items() if type(table[name]) is not kind]
         if wrong or len(table) != len(FIELDS):
             raise ValueError(f"unknown keys, or wrong values of {wrong}")
@@ -146,7 +146,7 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
         raise ArtifactError(f"{path}: file version {version}, not {VERSION}; written by {writer}.")
 
 
-def _parse(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON in which no key occurs twice."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,11 +49,6 @@ class Adapter:
         if self.suppression is not None:
             check_share("suppression", self.suppression, 0.5)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the modules; empty: the last attention is searched."""
-        return () if self.seen is None else (self.seen,) if isinstance(self.seen, str) else tuple(self.seen)
-
 
 @dataclass(frozen=True)
 class DetectorOutputs:
@@ -76,8 +71,9 @@ class Detector:
             raise ValueError(f"{what}; pass adapter=Adapter(labels=...). {NEEDED}.")
         self.labels = labels
         self.channels: int = getattr(config, "num_channels", None) or 3  # of the pictures it takes
+        names = (adapter.seen,) if isinstance(adapter.seen, str) else adapter.seen or ()
         try:
-            self._modules = {name: network.get_submodule(name) for name in adapter.names}
+            self._modules = {name: network.get_submodule(name) for name in names}
         except AttributeError as error:
             raise ValueError(f"Adapter(seen={adapter.seen!r}): the network has no such module.") from error
 

@@ -85,7 +85,14 @@ def coco_scenes(
     used = {row[CATEGORY] for rows in annotations.values() for row in rows}
     named = {key: name for key, name in categories.items() if key in used}
     classes = _classes(named, labels, path)
-    pictures = [_entry(row, folder, annotations.get(key, []), classes) for key, row in images.items()]
+    pictures = []
+    for key, image in images.items():
+        rows = [row for row in annotations.get(key, []) if classes[row[CATEGORY]] is not None]
+        boxes = torch.tensor([row[BOX] for row in rows], dtype=torch.float32).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        numbers = torch.tensor([classes[row[CATEGORY]] for row in rows], dtype=torch.int64)
+        size = image.get("height"), image.get("width")
+        pictures.append(CocoPicture(folder / image["file_name"], size, boxes, numbers))
     missing = [one.path.name for one in pictures if not one.path.is_file()]
     if missing:
         what = f"{len(missing)} of {len(pictures)} pictures of {path.name} are not in {folder}"
@@ -135,14 +142,6 @@ def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> di
             what = f"{path}: category {names[key]!r}, id {key!r}, has the class {value!r}; pass labels= with"
             raise ValueError(f"{what} a number (None: omit it) for each, such as detector.config.label2id.")
     return classes
-
-
-def _entry(image: dict, folder: Path, rows: list[dict], classes: Mapping[Any, int | None]) -> CocoPicture:
-    kept = [row for row in rows if classes[row[CATEGORY]] is not None]
-    boxes = torch.tensor([row[BOX] for row in kept], dtype=torch.float32).reshape(-1, 4)
-    boxes[:, 2:] += boxes[:, :2]
-    labels = torch.tensor([classes[row[CATEGORY]] for row in kept], dtype=torch.int64)
-    return CocoPicture(folder / image["file_name"], (image.get("height"), image.get("width")), boxes, labels)
 
 
 def _picture(one: CocoPicture) -> Tensor:

@@ -110,10 +110,15 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
     if not torch.allclose(before, now, rtol=0.0, atol=PROBE_TOLERANCE * max(1.0, float(now.abs().max()))):
         what = f"{where}: The detector's outputs changed although its weights did not"
         raise ArtifactError(f"{what}; check the version of transformers.")
+
+    def gaussians(prefix: str, classes: int) -> ClassGaussians:
+        centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
+        return ClassGaussians(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
+
     state = DetectorState(
         private,
-        _read_gaussians(reader, CLASSES, detector.labels, width),
-        _read_gaussians(reader, PICTURES, 1, width),
+        gaussians(CLASSES, detector.labels),
+        gaussians(PICTURES, 1),
         ClassTemperature(reader.positive("temperature.least"), reader.positive("temperature.growth")),
         EdgeNoise(
             reader.positive("edges.level", 4),
@@ -132,11 +137,6 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
     reader.require(state.edges.df > MIN_DF, "edges.df", f"must be above {MIN_DF:g}")
     reader.finish()
     return state
-
-
-def _read_gaussians(reader: Reader, prefix: str, classes: int, width: int) -> ClassGaussians:
-    centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
-    return ClassGaussians(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
 
 
 def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:

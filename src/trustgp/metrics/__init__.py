@@ -4,6 +4,7 @@ Every row is scored. A row without a finite prediction costs infinitely much; no
 """
 
 from ..data.user_warnings import former_names
+from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .detection_quality import DetectionQuality, detection_quality, spatial_quality
 from .detections import detection_calibration_error, localisation_calibration_error, match_targets
@@ -20,7 +21,6 @@ from .gaussian import (
     sharpness,
     squared_error,
 )
-from .open_set import on_unknown, open_set_errors, unknown_recall
 from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for

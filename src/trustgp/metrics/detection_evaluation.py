@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..likelihoods.detections import Detections
+from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import binned
 from .detection_quality import Sizes, detection_quality
 from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
-from .open_set import on_unknown, open_set_errors, unknown_recall
 from .score_report import RELIABILITY, RowCounts, ScoreReport, score_field, separation
 
 Values = dict[str, float | None]

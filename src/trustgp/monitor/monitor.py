@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +13,7 @@ from torch import Tensor
 
 from ..metrics.score_report import plain
 from ..model import UncertaintyModel
-from .frames import Form, FrameError, first_form, read_frame
-from .readings import PredictionSource, Reading, find_limits, read_prediction
+from .readings import FrameError, FrameReader, PredictionSource, find_limits, given_limit
 
 STATUSES: tuple[str, ...] = ("ok", "uncertain", "novel", "invalid input")
 OK, UNCERTAIN, NOVEL, INVALID = STATUSES
@@ -163,13 +161,9 @@ class Monitor:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
         model = getattr(model, "watch", lambda: model)()  # of a detector
         self.model, self.window, self.leave, self.patience = model, int(window), float(leave), int(patience)
-        self.threshold, self.limit = find_limits(
-            model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
-        )
-        fitted = isinstance(model, UncertaintyModel)
-        self._structure = model.origin.structure if fitted else None
-        self._dtype = next(model.network.parameters()).dtype if fitted else None
-        self._form: Form | None = None
+        limit = given_limit(std, confidence)
+        self.threshold, self.limit = find_limits(model, threshold, limit, rows, false_alarm)
+        self._read = FrameReader(model)
         self.reset()
 
     def reset(self) -> None:
@@ -180,7 +174,7 @@ class Monitor:
     def __call__(self, frame: Any) -> Verdict:
         """The verdict on one frame."""
         try:
-            reading = self._read(frame)
+            reading = self._read(frame, self.limit)
         except FrameError as error:
             return self._invalid(str(error))
         if not bool(reading.valid[0]):
@@ -215,20 +209,6 @@ class Monitor:
         options = f"window={self.window}, leave={self.leave:g}, patience={self.patience}"
         now = f"frames={self._history.frames}, status={self._history.last or 'none'!r}"
         return f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], {options}, {now})"
-
-    def _read(self, frame: Any) -> Reading:
-        """The prediction for a frame; a FrameError if it cannot be converted to a row."""
-        values = read_frame(frame, self._structure)
-        if self._form is not None:
-            return read_prediction(self.model, self._form.row(values))
-        form, reading = first_form(values, partial(read_prediction, self.model), self._dtype)
-        outputs = reading.uncertainty.shape[1]
-        if self.limit is not None and len(self.limit) not in (1, outputs):
-            what = f"std= has {len(self.limit)} limits, but the model has {outputs} outputs"
-            raise ValueError(f"{what}; pass one number or one for each output.")
-        self._form = form
-        form.row(values)  # refuses NaN, which `first_form` replaced by zeros
-        return reading
 
     def _invalid(self, reason: str) -> Verdict:
         """An invalid frame is not a quiet one: active alarms restart."""

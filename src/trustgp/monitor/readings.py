@@ -1,23 +1,127 @@
-"""The fields of a prediction that a monitor uses, and its limits: the user's, or those of familiar rows."""
+"""Frames of sensor values as rows, the fields of their predictions that a monitor uses, and its limits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.rows import Rows
+from ..data.trees import Inputs, leaves, map_tensors, rebuilt, structure
 from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import check_share, held_out_quantile, needed_rows
 from ..model import UncertaintyModel
 
 NEEDED = ("mean", "variance", "novelty")
 MAX_HELD_OUT_ROWS = 1000  # from which the limits are computed
+
+
+class FrameError(ValueError):
+    """A frame that cannot be converted to a row."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Structure, shapes and types of a model's frames, without the batch dimension."""
+
+    structure: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def row(self, frame: Inputs) -> Inputs:
+        """The frame as inputs of one row, all finite; leaves may have the batch dimension or not."""
+        if structure(frame) != self.structure:
+            raise FrameError(f"the structure is {structure(frame)}, not {self.structure}")
+        fitted = []
+        for leaf, shape, dtype in zip(leaves(frame), self.shapes, self.dtypes, strict=True):
+            if tuple(leaf.shape) not in (shape, (1, *shape)):
+                raise FrameError(f"the shape is {tuple(leaf.shape)}, not {shape}")
+            fitted.append(leaf.reshape(1, *shape).to(dtype))
+            if not bool(torch.isfinite(fitted[-1]).all()):
+                raise FrameError("values are NaN or infinite")
+        return rebuilt(frame, iter(fitted))
+
+
+def read_frame(frame: Any, wanted: str | None) -> Inputs:
+    """A frame of arrays, lists or numbers with every leaf a tensor; the wanted structure may be unknown."""
+    if isinstance(frame, dict):
+        return {key: read_frame(value, None) for key, value in frame.items()}
+    nested = isinstance(frame, (tuple, list)) and wanted != "tensor"
+    if nested and ((wanted or "").startswith("(") or not all(isinstance(value, Real) for value in frame)):
+        return tuple(read_frame(value, None) for value in frame)
+    if isinstance(frame, Tensor):
+        if frame.is_complex():
+            raise FrameError(f"values are {frame.dtype}, not real numbers")
+        return frame.detach()
+    try:
+        array = np.asarray(frame)
+    except ValueError as error:  # rows of unequal length
+        raise FrameError(f"values are no array: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise FrameError(f"values are {array.dtype}, not real numbers")
+    extended = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    return torch.tensor(array.astype(np.float64 if extended else array.dtype.newbyteorder("=")))
+
+
+class FrameReader:
+    """Predictions of a model for frames; the first one defines their form."""
+
+    def __init__(self, model: Any) -> None:
+        fitted = isinstance(model, UncertaintyModel)
+        self._model, self._structure = model, model.origin.structure if fitted else None
+        self._dtype = next(model.network.parameters()).dtype if fitted else None
+        self._form: Form | None = None
+
+    def __call__(self, frame: Any, limit: Tensor | None) -> Reading:
+        """The prediction for a frame; a FrameError if it cannot be converted to a row."""
+        values = read_frame(frame, self._structure)
+        if self._form is not None:
+            return read_prediction(self._model, self._form.row(values))
+        form, reading = self._first(values)
+        outputs = reading.uncertainty.shape[1]
+        if limit is not None and len(limit) not in (1, outputs):
+            what = f"std= has {len(limit)} limits, but the model has {outputs} outputs"
+            raise ValueError(f"{what}; pass one number or one for each output.")
+        self._form = form
+        form.row(values)  # refuses NaN, which counted as zero
+        return reading
+
+    def _first(self, frame: Inputs) -> tuple[Form, Reading]:
+        """The form and prediction of the first reading of a frame that the model answers with one row; NaN
+        and infinities count as zeros."""
+        first: Exception | None = None
+        for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), self._dtype):
+            try:
+                answer = read_prediction(self._model, row)
+                if len(answer.mean) != 1:
+                    raise ValueError(f"the model returns {len(answer.mean)} rows instead of one.")
+            except Exception as error:
+                first = first or error
+                continue
+            shapes, dtypes = zip(*((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves(row)), strict=True)
+            return Form(structure(row), shapes, dtypes), answer
+        shapes = [tuple(leaf.shape) for leaf in leaves(frame)]
+        what = f"the model accepts no frame with the structure {structure(frame)} and the shapes {shapes}"
+        raise ValueError(f"{what}: {first} Pass one row, with or without the batch dimension.") from first
+
+
+def _candidate_rows(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
+    """Readings of a frame as one row, the likeliest first: with the batch dimension, or without."""
+    tensors = leaves(frame)
+    batched = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
+    flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number
+    orders = ([False, True] if flat else [True, False]) if batched else [False]
+    for keeps in orders:
+        row = frame if keeps else map_tensors(lambda leaf: leaf[None], frame)
+        yield map_tensors(lambda x: x.to(dtype or x.dtype) if x.is_floating_point() else x, row)
+        yield map_tensors(lambda x: x.to(dtype or torch.float32), row)
 
 
 class PredictionSource(Protocol):
@@ -88,11 +192,11 @@ def joint_limit(uncertainties: Tensor, false_alarm: float) -> Tensor | None:
 
 
 def find_limits(
-    model: Any, *, threshold: float | None, std: Any, confidence: float | None, rows: Any, false_alarm: float
+    model: Any, threshold: float | None, limit: Tensor | None, rows: Any, false_alarm: float
 ) -> tuple[float, Tensor | None]:
     """Threshold and limit, float64, [C] or [1], of a monitor; see `trustgp.Monitor` for the options."""
     check_share("false_alarm", false_alarm, 0.01)
-    limit, reading = _given_limit(std, confidence), None
+    reading = None
     if rows is not None:
         reading = read_prediction(model, rows)
     elif limit is None and isinstance(model, UncertaintyModel):
@@ -117,7 +221,8 @@ def find_limits(
     return score, limit
 
 
-def _given_limit(std: Any, confidence: float | None) -> Tensor | None:
+def given_limit(std: Any, confidence: float | None) -> Tensor | None:
+    """The user's limit, float64, [C] or [1]; None: none was given."""
     if confidence is not None:
         if std is not None:
             raise ValueError("pass std= for numbers or confidence= for classes, not both.")

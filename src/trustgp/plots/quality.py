@@ -122,20 +122,15 @@ def overview(
         calibration.set_title(f"Calibration: {100 * scores.calibration_error:.1f} % off on average")
         draw_sparsification(sparsification, evaluation, output=output)
         sparsification.set_title("Sparsification: does std rank the errors?")
-        _draw_sizes(sizes, evaluation, output)
+        predictions, title = {"these rows": evaluation.prediction}, "Size of the error bar"
+        if evaluation.ood_prediction is not None:
+            predictions["foreign rows"] = evaluation.ood_prediction
+            title += f": AUROC {scores.auroc_std:.3f}"
+        stds = {name: mean_and_variance(prediction)[1].sqrt() for name, prediction in predictions.items()}
+        samples = {name: _of_output(evaluation, std, output) for name, std in stds.items()}
+        draw_histograms(sizes, samples, colours=(BLUE, ORANGE), bins=40)
+        sizes.axvline(scores.rmse, color=INK, label="RMSE of these rows", **DASHED)
+        sizes.set(title=title, xlabel="std", ylabel="share of rows")
         for axes in (calibration, sparsification, sizes):
             axes.legend(fontsize=8)
     return drawn
-
-
-def _draw_sizes(axes: Any, evaluation: Evaluation, output: str | None) -> None:
-    scores, title = evaluation.scores[output or "all"], "Size of the error bar"
-    predictions = {"these rows": evaluation.prediction}
-    if evaluation.ood_prediction is not None:
-        predictions["foreign rows"] = evaluation.ood_prediction
-        title += f": AUROC {scores.auroc_std:.3f}"
-    deviations = {name: mean_and_variance(prediction)[1].sqrt() for name, prediction in predictions.items()}
-    samples = {name: _of_output(evaluation, std, output) for name, std in deviations.items()}
-    draw_histograms(axes, samples, colours=(BLUE, ORANGE), bins=40)
-    axes.axvline(scores.rmse, color=INK, label="RMSE of these rows", **DASHED)
-    axes.set(title=title, xlabel="std", ylabel="share of rows")

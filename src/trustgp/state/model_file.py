@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import likelihoods, tangents
-from ..data.fingerprint import network_fingerprint, precision_of, same_weights, weights_fingerprints
+from ..data.fingerprint import network_fingerprint, same_weights, weights_fingerprints
+from ..data.frames import precision_of
 from ..data.tensor_file import MAX_HEADER_BYTES, ArtifactError, Reader, encode, write
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user

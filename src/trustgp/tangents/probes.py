@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
-from ..data.fingerprint import precision_of
+from ..data.frames import precision_of
 from ..data.rows import Rows
 from ..data.tensor_file import ArtifactError, Reader
 from ..data.trees import Inputs, kinds, leaves, map_tensors, rebuilt, structure

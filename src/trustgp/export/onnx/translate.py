@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from ..errors import ExportError
-from ..module.experts import CHOICES, Chosen
+from ..module.experts import CHOICES
 from ..trace.decompositions import table
 from ..trace.trace import simplify
 from .operators import OPERATORS
@@ -105,8 +105,10 @@ def _choose(w: Writer, n: Any) -> tuple[str, ...]:
     inputs = [helper.make_tensor_value_info(label, TYPES[torch.int64], [])]
     for name, vector in zip(names, vectors, strict=True):
         inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
-    module, buffers = _trace(choice), [dict(expert.named_buffers()) for expert in choice.experts]
-    tables = [_select(body, label, [table[name] for table in buffers]) for name in buffers[0]]
+    expert, buffers = choice.experts[0], [dict(expert.named_buffers()) for expert in choice.experts]
+    trace = make_fx(partial(functional_call, expert), table(), tracing_mode="fake")
+    module = simplify(trace(buffers[0], tuple(choice.example)))  # of its buffers and the vectors
+    tables = [_select(body, label, [own[name] for own in buffers]) for name in buffers[0]]
     body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *names], strict=True)
     answers, outputs = _fill(body, module), []
     for i, (answer, (shape, dtype)) in enumerate(zip(answers, choice.kinds, strict=True)):
@@ -130,10 +132,3 @@ def _select(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
     first, last, shape = (w.op("Gather", w.constant(table), label) for table in (starts, ends, shapes))
     flat = w.constant(torch.cat([table.flatten() for table in tables]))
     return w.op("Reshape", w.op("Slice", flat, first, last), shape)
-
-
-def _trace(choice: Chosen) -> GraphModule:
-    """The first expert's operations as a function of its buffers and the vectors."""
-    expert = choice.experts[0]
-    trace = make_fx(partial(functional_call, expert), table(), tracing_mode="fake")
-    return simplify(trace(dict(expert.named_buffers()), tuple(choice.example)))

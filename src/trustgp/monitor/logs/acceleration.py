@@ -65,23 +65,14 @@ def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float 
         if _valid(state) and step != 0:
             runs += [] if 0 < step <= gap * SECOND else [[]]
             runs[-1].append(number)
-    for run in filter(None, runs):
-        slopes[run] = _centred([states[k] for k in run], window)
+    for run in map(np.array, filter(None, runs)):
+        times = np.array([states[k].measured - states[run[0]].measured for k in run]) / SECOND
+        values, size = np.stack([states[k].velocity for k in run]), min(window, len(run))
+        first = np.clip(np.arange(len(run)) - size // 2, 0, len(run) - size)
+        for batch in np.array_split(np.arange(len(run)), -(-len(run) // BATCH)):
+            members = first[batch, None] + np.arange(size)
+            slopes[run[batch]] = _slopes(times[members] - times[batch, None], values[members])
     return slopes
-
-
-def _centred(states: list[JointState], window: int) -> np.ndarray:
-    """Slopes of messages without a gap, [n, joints]."""
-    start = states[0].measured
-    times = np.array([state.measured - start for state in states]) / SECOND
-    values, count = np.stack([state.velocity for state in states]), len(states)
-    window = min(window, count)
-    first = np.clip(np.arange(count) - window // 2, 0, count - window)
-    slopes = []
-    for batch in np.array_split(np.arange(count), -(-count // BATCH)):
-        members = first[batch, None] + np.arange(window)
-        slopes.append(_slopes(times[members] - times[batch, None], values[members]))
-    return np.concatenate(slopes)
 
 
 def _slopes(times: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from .ros_types import needed, read_cdr, state_message, text_message, typestore
 
 FORMAT = 8  # of a new bag; ROS 2 Jazzy and later read it
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
-MAX_FILE_RATIO = 200  # of the size of a file to that of the compressed file
 MESSAGES = "SELECT name, timestamp, data FROM messages m LEFT JOIN topics t ON t.id = topic_id ORDER BY m.id"
 
 
@@ -55,9 +54,16 @@ class BagReader:
     def _content(self, file: Path) -> Iterator[tuple[str, int, Any]]:
         """(topic, time, data) of a file's messages, in their order."""
         if self.storage == "mcap":
-            messages = mcap_messages(file, self._mcap[file])
-            return ((channel.topic, time, record.data) for channel, time, record in messages)
-        return _sqlite_messages(file)
+            for channel, time, record in mcap_messages(file, self._mcap[file]):
+                yield channel.topic, time, record.data
+            return
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
+            base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
+            base.execute("PRAGMA trusted_schema = OFF")
+            count, page = (base.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+            if count * page > (size := file.stat().st_size):
+                raise LogError(f"{file.name} is truncated: it has {size} of {count * page} bytes")
+            yield from base.execute(MESSAGES)
 
     def state(self, channel: Any, time: int, data: Any) -> JointState:
         return read_cdr(time, checked(data, time, self.path), where=str(self.path))
@@ -70,33 +76,11 @@ def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
         raise LogError(f"{DESCRIPTION} has {size} bytes; at most {MAX_DESCRIPTION_BYTES} are read")
     text = described.read_text(encoding="utf-8")
     fields = needed("ruamel.yaml").YAML(typ="safe").load(text)["rosbag2_bagfile_information"]
-    storage, packed = fields["storage_identifier"], str(fields.get("compression_mode")).lower() == "file"
-    files = [path / PurePath(name).name for name in fields["relative_file_paths"]]
-    if storage == "mcap" and packed:
-        raise LogError("an MCAP file is compressed as a whole; unpack it with zstd -d")
-    for file in files if packed else ():
-        _check_ratio(file)
-    return storage, {file: mcap_channels(file) for file in files} if storage == "mcap" else {}  # reads it all
-
-
-def _check_ratio(file: Path) -> None:
-    left = MAX_FILE_RATIO * file.stat().st_size + 2**20
-    decompressor = needed("zstandard").ZstdDecompressor(max_window_size=MAX_RECORD_BYTES)
-    with open(file, "rb") as packed, decompressor.stream_reader(packed, read_across_frames=True) as reader:
-        while left >= 0 and (piece := reader.read(2**20)):
-            left -= len(piece)
-    if left < 0:
-        raise LogError(f"{file.name} unpacks to more than {MAX_FILE_RATIO} times its size; use zstd -d")
-
-
-def _sqlite_messages(path: Path) -> Iterator[tuple[str, int, Any]]:
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
-        base.execute("PRAGMA trusted_schema = OFF")
-        pages, size = (base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-        if pages * size > path.stat().st_size:
-            raise LogError(f"{path.name} is truncated: it has {path.stat().st_size} of {pages * size} bytes")
-        yield from base.execute(MESSAGES)
+    if str(fields.get("compression_mode")).lower() == "file":
+        raise LogError("its files are compressed as a whole; unpack them with zstd -d and reindex the bag")
+    storage, names = fields["storage_identifier"], fields["relative_file_paths"]
+    files = [path / PurePath(name).name for name in names] if storage == "mcap" else []
+    return storage, {file: mcap_channels(file) for file in files}  # reads it all
 
 
 class BagWriter:

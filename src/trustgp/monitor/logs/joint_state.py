@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,8 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+
+from ...data.tensor_file import parse_json
 
 FIELDS = ("position", "velocity", "effort")
 SECOND, DAY = 10**9, 86_400 * 10**9  # in nanoseconds
@@ -63,7 +64,7 @@ class JointState:
     def read_json(cls, time: int, data: bytes, *, where: str) -> JointState:
         """From a message in JSON."""
         try:
-            fields = json.loads(data, object_pairs_hook=_unique)
+            fields = parse_json(data)
         except (ValueError, RecursionError) as error:  # neither text nor JSON; a thousand brackets
             raise LogError(f"{where}: the message at {time} ns is damaged: {error}") from error
         if not isinstance(fields, dict):
@@ -157,11 +158,3 @@ def _stamp(header: Any, where: str) -> int | None:
     if type(sec) is not int or type(nanosec) is not int or sec < 0 or not 0 <= nanosec < SECOND:
         raise LogError(f"{where}: the header has no stamp of sec >= 0 and 0 <= nanosec < {SECOND}.")
     return sec * SECOND + nanosec or None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a duplicate key is ambiguous."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a duplicate field")
-    return table
