@@ -59,11 +59,7 @@ def prepare_network(
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
     sample, targets = rows.batch(chosen)
     probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
-    num_outputs, stated, first = (
-        as_matrix(probed).shape[1],
-        isinstance(probed, StatedOutputs),
-        members_of(network)[0],
-    )
+    num_outputs, stated = as_matrix(probed).shape[1], isinstance(probed, StatedOutputs)
     if stated and not likelihood.uses_stated:
         raise ValueError(f"{likelihood!r} has no use for variances; output= must select the logits alone.")
     likelihood.check(num_outputs, rows.targets, name="train")
@@ -72,8 +68,8 @@ def prepare_network(
     mixes = likelihood.mixes(options.outputs, num_outputs, own)
     reason = "as asked for"
     if tangents is None:
-        tangents, reason = choose_tangents(first, rows, options, len(mixes[0][0]))
-    prepared = prepare(network, tangents.choose(first), options.device, stated=stated)
+        tangents, reason = choose_tangents(members_of(network)[0], rows, options, len(mixes[0][0]))
+    prepared = prepare(network, tangents.choose(members_of(network)[0]), options.device, stated=stated)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
         with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
             few = take(sample, evenly(count(sample), PROBE_ROWS))
@@ -166,9 +162,7 @@ class Residuals:
 
     def all(self) -> list[Tensor]:
         """In the order of the rows; a ValueError where outputs were not finite."""
-        require_all(
-            self._finite, f"the network's outputs, or logarithms of its variances, on the {self._name} rows"
-        )
+        require_all(self._finite, f"the network's outputs on the {self._name} rows")
         parts = [self._parts[start] for start in sorted(self._parts)]
         return [torch.cat(group) for group in zip(*parts, strict=True)]
 

@@ -15,7 +15,7 @@ from ..data.chunking import GPU_ROWS, evenly, gpu_share, map_chunks, most_rows, 
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
-from .outputs import OutputError, StatedOutputs, log_variance, mean_of, members_of
+from .outputs import OutputError, StatedOutputs, check_variance, log_variance, mean_of, members_of
 
 Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
@@ -40,9 +40,8 @@ class TangentNetwork:
         self.module, self.names, self.differentiated = module, tuple(names), members_of(module)[0]
         self.stated = stated  # whether the network states the variance of its outputs
         self.half = any(value.dtype in HALF for value in self.differentiated.parameters())
-        self.one_pass = (
-            not (self.half or stated) and self.differentiated is module
-        )  # for gradients and outputs
+        # whether a pass that is differentiated gives all outputs
+        self.one_pass = self.differentiated is module and not (self.half or stated)
         self.forward_mode = True  # until it fails
         self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
         self.vmap_backward = True  # until it fails
@@ -95,10 +94,8 @@ class TangentNetwork:
         return next(iter(self.chosen.values())).dtype
 
     def matrix(self, inputs: Inputs) -> Tensor:
-        """f(x) as the user's network gives it, shape [n, C]; NaN where a stated variance is not positive."""
-        outputs = call(self.module, copied(to_device(inputs, self.device)))
-        stated, mean = log_variance(outputs), as_matrix(outputs)
-        return mean if stated is None else torch.where(torch.isfinite(stated), mean, torch.nan)
+        """f(x) as the user's network gives it, shape [n, C]."""
+        return as_matrix(check_variance(call(self.module, copied(to_device(inputs, self.device)))))
 
     @torch.no_grad()
     def log_variance(self, inputs: Inputs) -> Tensor:
@@ -296,16 +293,11 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
-            given = len(as_matrix(outputs))
-            raise ValueError(f"the network gave {given} outputs for {n} rows; one a row is needed.")
+            given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
+            raise ValueError(f"{given}; one a row is needed.")
         if not bool(torch.isfinite(as_matrix(outputs)).all()):
             return outputs  # an error later counts them over all rows
-        if isinstance(outputs, StatedOutputs):
-            wrong = outputs.variance[~((outputs.variance > 0) & torch.isfinite(outputs.variance))]
-            if len(wrong):
-                what = f"{len(wrong)} of {outputs.variance.numel()} variances, such as {float(wrong[0]):.3g}"
-                advice = "state a variance, such as softplus(o) or exp(o) of a head for its logarithm"
-                raise ValueError(f"output= gave {what}; they must be positive and finite: {advice}.")
+        check_variance(outputs)
         for member in members_of(network):
             _check_row_independence(member, inputs)
     return outputs

@@ -142,6 +142,18 @@ def log_variance(outputs: Any) -> Tensor | None:
     return value if value.ndim == 2 else value[:, None]
 
 
+def check_variance(outputs: Any) -> Any:
+    """The same; raises where a finite mean has a variance that is not positive and finite."""
+    if isinstance(outputs, StatedOutputs):
+        mean, variance = outputs
+        wrong = variance[torch.isfinite(mean) & ~((variance > 0) & torch.isfinite(variance))]
+        if len(wrong):
+            what = f"{len(wrong)} of {variance.numel()} variances that are not, such as {float(wrong[0]):.3g}"
+            advice = "exp(o) of a head for the logarithm, or softplus(o) + 1e-6"
+            raise OutputError(f"variances must be positive and finite; output= gave {what}. Select {advice}.")
+    return outputs
+
+
 def _shapes(result: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(map(_shapes, result))

@@ -162,12 +162,7 @@ def _observed(
                 weights = (draws * 2.0 - 1.0).double() / spread(typical)
                 parts = gradients_of(outputs, list(fresh.values()), weights.to(outputs), keep=False)
             p, lengths = (torch.stack(lot) for lot in zip(*map(_summary, parts), strict=True))
-            return (
-                precise,
-                torch.cat([outputs.detach().cpu().double(), *_others(one, rows)], dim=1),
-                p,
-                lengths,
-            )
+            return precise, torch.cat([outputs.detach().cpu().double(), *_others(one, rows)], 1), p, lengths
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError):  # without float64, or without gradients
