@@ -13,7 +13,7 @@ from torch import nn
 from .data.quantities import BudgetText
 from .data.rows import Unpack
 from .data.tensor_file import read_file
-from .data.torch_modes import plain_modes
+from .data.torch_modes import cpu_default, plain_modes
 from .data.user_warnings import explain_call, warn_user
 from .detection.fitting import fit as fit_detector
 from .detection.model import DetectionModel
@@ -176,6 +176,7 @@ def paper(
     return fit(network, train, likelihood=kind(), **{**PAPER, **options})
 
 
+@cpu_default()
 def load(
     path: str | Path,
     network: nn.Module | Sequence[nn.Module],

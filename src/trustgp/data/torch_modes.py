@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 import torch
+
+_USERS_DEVICE: ContextVar[torch.device | None] = ContextVar("default device outside of `cpu_default`")
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
@@ -16,5 +19,24 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
 @contextmanager
 def plain_modes() -> Iterator[None]:
     """Neither mixed precision nor inference mode, in which no tensor that is made can have a gradient."""
-    with torch.inference_mode(False), without_autocast("cpu"), without_autocast("cuda"):
+    with torch.inference_mode(False), without_autocast("cpu"), without_autocast("cuda"), cpu_default():
         yield
+
+
+@contextmanager
+def cpu_default() -> Iterator[None]:
+    """Tensors made without a device lie on the CPU, whatever `torch.set_default_device` was called with."""
+    if (device := torch.empty(0).device).type == "cpu":
+        yield
+        return
+    before = _USERS_DEVICE.set(device)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        _USERS_DEVICE.reset(before)
+
+
+def users_default() -> AbstractContextManager[object]:
+    """Within `cpu_default` the device of before, on which the user's network may make tensors."""
+    return _USERS_DEVICE.get(None) or nullcontext()

@@ -3,6 +3,7 @@ was perhaps meant by a name that is none."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -17,14 +18,15 @@ from typing import Any, TypeVar
 import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# our own frames, and those that torch's decorators put between them
-LIBRARY_FOLDERS = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
+# our own frames, and those that decorators put between them
+LIBRARY_FILES = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
+LIBRARY_FILES += (contextlib.__file__,)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn from the first line outside of this package."""
     frame, level = sys._getframe(1), 2  # the caller of this function is the second level
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY_FILES):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 

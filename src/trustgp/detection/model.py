@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.quantities import size_text
+from ..data.torch_modes import cpu_default
 from ..data.user_warnings import optional_package
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
@@ -53,6 +54,7 @@ class DetectionModel(FittedModel):
         return sum(part.nbytes for each in gaussians for part in (each.centre, each.root))
 
     @torch.no_grad()
+    @cpu_default()
     def predict(self, images: Any) -> list[Detections]:
         """Detections of each picture.
 
@@ -108,6 +110,7 @@ class DetectionModel(FittedModel):
         return [Detections(*part, valid=valid, picture_novelty=new, **shared) for part, valid, new in each]
 
     @torch.no_grad()
+    @cpu_default()
     def threshold(self, scenes: Any = None, *, false_alarm: float = 0.01) -> float:
         """Fit the novelty threshold that `is_novel` uses from now on.
 

@@ -76,7 +76,8 @@ def _read(given: Any, sides: tuple[int, int]) -> tuple[Any, Any]:
         given = given["annotations"]
     if is_annotations(given):
         rows = [row for row in given if not row.get(CROWD)]
-        boxes = torch.tensor([[float(value) for value in row[BOX]] for row in rows]).reshape(len(rows), 4)
+        boxes = [[float(value) for value in row[BOX]] for row in rows]
+        boxes = torch.tensor(boxes, dtype=torch.float32).reshape(len(rows), 4)
         return torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1), [row[CATEGORY] for row in rows]
     if not isinstance(given, Mapping):
         raise TypeError("not a mapping")
@@ -94,7 +95,7 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
     if isinstance(images, Mapping):
         images = pixel_values(images)
     if isinstance(images, LISTS) and not images:
-        return torch.zeros(0, channels, *(size or (0, 0)))
+        return torch.zeros(0, channels, *(size or (0, 0)), dtype=torch.float32)
     if isinstance(images, LISTS) and all(isinstance(one, Tensor) for one in images):
         shapes = sorted({tuple(one.shape) for one in images})
         if len(shapes) > 1 and size is not None:

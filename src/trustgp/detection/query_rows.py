@@ -127,7 +127,7 @@ def labelled_rows(
         false = detected[~torch.isin(detected, matched[hit])]
         every = torch.cat([matched[hit], false])
         off = (edges[i][matched[hit]] - true.boxes[hit]).float()
-        errors = torch.cat([off, torch.full((len(false), 4), torch.nan)])
+        errors = torch.cat([off, off.new_full((len(false), 4), torch.nan)])
         labels = torch.cat([true.labels[hit], torch.full_like(false, detector.labels)])
         parts.append((torch.full_like(every, i), every, errors, labels, torch.isin(every, detected)))
     image, every, errors, labels, counts = concatenate(parts)

@@ -64,8 +64,8 @@ def novelty_of(variance: Tensor) -> Tensor:
 def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, int]:
     """Outputs and features of a detector for a picture of noise, averaged over its queries, float32, which
     identify it; and the width of the features."""
-    noise = torch.randn(1, detector.channels, *size, generator=torch.Generator().manual_seed(0))
-    outputs = detector(noise)
+    generator = torch.Generator().manual_seed(0)
+    outputs = detector(torch.randn(1, detector.channels, *size, generator=generator, dtype=torch.float32))
     parts = (outputs.logits[0], outputs.boxes[0], outputs.features[0])
     return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), outputs.features.shape[2]
 

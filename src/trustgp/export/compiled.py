@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..data.atomic_file import atomic_file
 from ..data.tensor_file import ArtifactError, require_plain
+from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs, count, leaves, take, to_device
 from ..model import UncertaintyModel
 from .detector_file import as_served
@@ -34,6 +35,7 @@ NEEDED = ("answers", "structure", "input_types", "input_shapes", "device")
 MAX_METADATA_BYTES = 2**20  # that are unpacked
 
 
+@cpu_default()
 def compile(
     model: UncertaintyModel | Any,
     path: str | Path,

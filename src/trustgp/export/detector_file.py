@@ -77,8 +77,8 @@ class ExportedDetector:
         """The threshold of the novelty, with its false alarms; None: none was fitted."""
         if self.metadata["threshold"] == ABSENT:
             return None
-        values = (torch.tensor(float(self.metadata[name])) for name in ("threshold", "false_alarm"))
-        return NoveltyThreshold(*values)
+        values = [float(self.metadata[name]) for name in ("threshold", "false_alarm")]
+        return NoveltyThreshold(*torch.tensor(values, dtype=torch.float32))
 
     def predict(self, images: Any) -> list[Detections]:
         """Detections of each picture, [n, channels, height, width] of the file's size, one, or a list."""

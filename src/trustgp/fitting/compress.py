@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..data.rows import Unpack
+from ..data.torch_modes import cpu_default
 from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
 from ..math.calibration import needed_rows
@@ -29,6 +30,7 @@ class ModelForm:
         return ", ".join([*words, *([] if self.witness else ["no witness"])]) or "as it is"
 
 
+@cpu_default()
 def compress(
     model: Model,
     *,

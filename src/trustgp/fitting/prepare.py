@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,8 @@ def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Gener
     second moments of the outputs along random directions of the parameters."""
     energy: Tensor | float = 0.0
     for _ in range(DIRECTIONS):
-        steps = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in network.parameters.items()}
+        draw = partial(torch.randn, generator=generator, dtype=torch.float32)
+        steps = {name: draw(value.shape).to(value) for name, value in network.parameters.items()}
         moved = network.directional(inputs, steps).double()
         energy = energy + moved.T @ moved
     signs = leading_signs(torch.where(torch.isfinite(torch.as_tensor(energy)), energy, 0.0).cpu())

@@ -12,7 +12,7 @@ from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
 from ..data.rows import BATCH_ROWS, Rows, Unpack, distinct_rows, gather, read_rows
 from ..data.split import check_groups, kept_rows
-from ..data.torch_modes import plain_modes
+from ..data.torch_modes import cpu_default, plain_modes
 from ..data.trees import leaves
 from ..data.user_warnings import warn_user
 from ..executors import Executor, FitContext, usual_threads
@@ -30,6 +30,7 @@ from .solve import judged_tasks, make_tasks, solve_tasks
 from .whole import extend_whole
 
 
+@cpu_default()
 def update_state(
     state: ModelState,
     new_rows: Any,

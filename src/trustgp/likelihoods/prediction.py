@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from ..data.torch_modes import cpu_default
 from ..math.calibration import check_share
 from ..math.cross_entropy import two_sided
 from ..math.predictive import MAX_DF, PredictiveDistribution
@@ -96,6 +97,7 @@ class Prediction(Batch):
         """The paper's variance: evidence only, no leave-out scale, no excess."""
         return self._made("_plain")
 
+    @cpu_default()
     def _made(self, name: str) -> Prediction:
         """A lazy prediction, computed once; itself where there is none."""
         value: Any = getattr(self, name)

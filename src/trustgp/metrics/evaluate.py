@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows, require_all
+from ..data.torch_modes import cpu_default
 from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
 from ..likelihoods.prediction import ClassPrediction, Prediction
@@ -22,6 +23,7 @@ from .score_report import ALL
 CHUNK_ROWS, CHUNK_PICTURES = 4096, 32  # predicted at a time: bars advance, and memory stays bounded
 
 
+@cpu_default()
 def evaluate(
     model: Any,
     data: Any,

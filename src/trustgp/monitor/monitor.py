@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.torch_modes import cpu_default
 from ..metrics.score_report import plain
 from ..model import UncertaintyModel
 from .readings import FrameError, FrameReader, PredictionSource, find_limits, given_limit
@@ -142,6 +143,7 @@ class Monitor:
     1 - probability [1]) above which it is uncertain; None: no limit.
     """
 
+    @cpu_default()
     def __init__(
         self,
         model: UncertaintyModel | PredictionSource | Any,
@@ -171,6 +173,7 @@ class Monitor:
         self._novel, self._uncertain = Latch(self.patience), Latch(self.patience)
         self._history = FrameHistory(self.window, STATUSES)
 
+    @cpu_default()
     def __call__(self, frame: Any) -> Verdict:
         """The verdict on one frame."""
         try:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.rows import Rows, Unpack
+from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 from ..likelihoods.prediction import ClassPrediction, Prediction
@@ -39,6 +40,7 @@ class _Conformal:
     counts: Tensor  # validation rows of each group, shape [G]
     origin: Provenance  # of the model for which the limits hold
 
+    @cpu_default()
     def _answer(self, inputs: Inputs) -> tuple[Prediction, Tensor]:
         """The prediction, and the limit of each row, [n] or [n, C]."""
         if self.model.state.provenance != self.origin:
@@ -80,6 +82,7 @@ class ConformalSets(_Conformal):
         return class_scores(p) <= limit[:, None]
 
 
+@cpu_default()
 def conformal(
     model: FittedModel, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None
 ) -> ConformalIntervals | ConformalSets:

@@ -15,6 +15,7 @@ from .. import likelihoods, tangents
 from ..data.fingerprint import network_fingerprint, same_weights, weights_fingerprints
 from ..data.frames import precision_of
 from ..data.tensor_file import MAX_HEADER_BYTES, ArtifactError, Reader, encode, write
+from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 from ..data.version import __version__
@@ -37,6 +38,7 @@ ENTRY_BYTES, MAX_OTHER_TENSORS = 130, 100  # of a header for each tensor; tensor
 LISTS = ("names", "lend", "split", "kinds")  # of an origin: tuples, which JSON does not know
 
 
+@cpu_default()
 def save_state(state: ModelState, path: str | Path) -> None:
     """Write a model whole or not at all. The network is not in the file."""
     write(Path(path), kind=KIND, text=model_text(state), tensors=model_tensors(state))

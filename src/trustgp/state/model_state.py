@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..data.chunking import chunks
 from ..data.quantities import size_text
 from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows
-from ..data.torch_modes import without_autocast
+from ..data.torch_modes import cpu_default, without_autocast
 from ..data.trees import (
     Inputs,
     as_inputs,
@@ -174,6 +174,7 @@ def changed_behaviour(state: ModelState) -> str:
 
 
 @torch.no_grad()
+@cpu_default()
 def predict(
     state: ModelState, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None
 ) -> Prediction:
@@ -373,6 +374,7 @@ class FittedModel(nn.Module):
         """The same as `predict`."""
         return self.predict(inputs)
 
+    @cpu_default()
     def _with_threshold(self, scores: Tensor, false_alarm: float) -> float:
         """The threshold for held-out scores [k], from now on that of the state."""
         fitted = NoveltyThreshold.fit(scores, false_alarm)

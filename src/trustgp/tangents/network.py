@@ -12,6 +12,7 @@ from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
 from ..data.chunking import GPU_ROWS, evenly, gpu_share, map_chunks, most_rows, rows_at_once, working_set
+from ..data.torch_modes import users_default
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
@@ -223,12 +224,14 @@ def _to_float32(tensor: Tensor) -> Tensor:
 def call(module: nn.Module, inputs: Inputs) -> Tensor:
     """`module(inputs)`; a tuple is unpacked into arguments, a dict into named ones."""
     arguments, named = _arguments(inputs)
-    return module(*arguments, **named)
+    with users_default():
+        return module(*arguments, **named)
 
 
 def call_with(module: nn.Module, parameters: dict[str, Tensor], inputs: Inputs) -> Tensor:
     """`module(inputs)` with some of its parameters replaced."""
-    return functional_call(module, parameters, *_arguments(inputs))
+    with users_default():
+        return functional_call(module, parameters, *_arguments(inputs))
 
 
 def _arguments(inputs: Inputs) -> tuple[tuple, dict[str, Any]]:

@@ -77,7 +77,7 @@ def projections_from(vectors: Tensor, width: int, generator: torch.Generator) ->
     """P [b, m, k] from some vectors [b, s, m], with m > k; random signs where there are none."""
     b, s, m = vectors.shape
     if not s:
-        signs = torch.randint(0, 2, (b, m, width), generator=generator) * 2.0 - 1.0
+        signs = torch.randint(0, 2, (b, m, width), generator=generator).float() * 2 - 1
         return signs.to(vectors.device) / math.sqrt(width)
     vectors = torch.where(torch.isfinite(vectors), vectors, 0.0).double()
     rank = min(width // 2, s)
@@ -86,10 +86,10 @@ def projections_from(vectors: Tensor, width: int, generator: torch.Generator) ->
     lead = lead * lead.gather(1, lead.abs().argmax(dim=1, keepdim=True)).sign()  # the same on any machine
     significant = energy > RIDGE * energy[:, :1]
     significant = torch.nn.functional.pad(significant, (0, width - rank))[:, None]
-    noise = torch.randn(b, m, width - rank, generator=generator).to(vectors)
+    noise = torch.randn(b, m, width - rank, generator=generator, dtype=torch.float32).to(vectors)
     lead = lead / lead.norm(dim=1, keepdim=True).clamp_min(TINY)
     if not bool(significant[:, :, :rank].all()):
-        spare = torch.randn(b, m, rank, generator=generator).to(noise)
+        spare = torch.randn(b, m, rank, generator=generator, dtype=torch.float32).to(noise)
         lead = torch.where(significant[:, :, :rank], lead, spare / math.sqrt(m))
     basis = torch.cat([lead, noise / math.sqrt(m)], dim=2)
     for _ in range(2):  # Gram-Schmidt by Cholesky, twice against rounding

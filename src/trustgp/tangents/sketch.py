@@ -214,7 +214,7 @@ def spread(
     """
     faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
-    order = (faint + torch.rand(size, generator=generator)).argsort(stable=True)
+    order = (faint + torch.rand(size, generator=generator, dtype=torch.float32)).argsort(stable=True)
     order = torch.nn.functional.pad(order, (0, lines * dim - size), value=size).view(lines, dim)
     entries = torch.stack([line[torch.randperm(dim, generator=generator)] for line in order])
     signs = torch.randint(0, 2, entries.shape, generator=generator) * 2 - 1
@@ -224,7 +224,7 @@ def spread(
 
 def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
     """How many random directions (0 to 2) each entry of a projected gradient has; a bias counts as one."""
-    faint = torch.zeros(shape) if len(shape) > 1 else torch.ones(shape)
+    faint = torch.full(shape, float(len(shape) < 2), dtype=torch.float32)
     for axis, side in enumerate(("left", "right")):
         by = projections.get((name, side))
         if by is not None:

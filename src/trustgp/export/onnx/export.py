@@ -12,6 +12,7 @@ import numpy as np
 
 from ...data.atomic_file import atomic_file
 from ...data.tensor_file import ArtifactError, require_plain
+from ...data.torch_modes import cpu_default
 from ...data.trees import Inputs, leaves
 from ...model import UncertaintyModel
 from ..detector_file import as_served
@@ -25,6 +26,7 @@ from .translate import OPSETS, UntranslatedError, to_onnx
 EXTERNAL = 1  # in onnx.TensorProto.DataLocation: the numbers are in another file
 
 
+@cpu_default()
 def export_onnx(
     model: UncertaintyModel | Any,
     path: str | Path,
