@@ -127,6 +127,10 @@ def test_the_estimator_takes_several_networks_or_a_function_that_trains_them():
         np.testing.assert_array_equal(mean, torch.stack([one(ROWS) for one in PLAIN]).mean(0).detach())
 
 
+def two(outputs):
+    return outputs, outputs.exp()
+
+
 def late(outputs):
     """Not positive in some row, but in none of the first 64."""
     variance = torch.ones_like(outputs[:, 2:])
@@ -155,13 +159,8 @@ def late(outputs):
         (PAIRS[0], {"output": lambda o: (o[:, :2], o[:, 2:3].exp())}, ValueError, r"^output= gave .*agree"),
         (PAIRS[0], {"output": lambda o: (o, o, o)}, ValueError, "a pair of them: a mean and its variance"),
         (PAIRS[0], {"output": late}, ValueError, "variances that are not, such as -1"),
-        (nn.GRU(3, 2).eval(), {}, ValueError, r"output=lambda o: \(o\[0\], o\[1\]\)"),
-        (
-            PLAIN[0],
-            {"output": lambda o: (o, o.exp()), "likelihood": "classification"},
-            ValueError,
-            "logits alone",
-        ),
+        ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"output=lambda o: \(o\[0\], o\[1\]\)"),
+        (PLAIN, {"output": two, "likelihood": "classification"}, ValueError, "logits alone"),
         (PLAIN, {"likelihood": "detection"}, TypeError, "detector is a list"),
     ],
 )

@@ -44,7 +44,8 @@ class Classification(Likelihood):
 
     def combined(self, results: Sequence[Tensor]) -> Tensor:
         """Logits of the mean probabilities of several networks."""
-        return cross_entropy.mean_logits(torch.stack(list(results)))
+        usable = isinstance(results[0], Tensor)  # variances are refused as of one network
+        return cross_entropy.mean_logits(torch.stack(list(results))) if usable else results[0]
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""

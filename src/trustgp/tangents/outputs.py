@@ -90,7 +90,8 @@ class NetworkEnsemble(nn.Module):
             if shape != shapes[0]:
                 what = f"network {number} of {len(shapes)} returned {shape} and the first {shapes[0]}"
                 raise OutputError(f"{what}; several networks must have the same outputs.")
-        return self.combination(results)
+        usable = isinstance(results[0], (Tensor, StatedOutputs))
+        return self.combination(results) if usable else results[0]  # which is refused as of one network
 
 
 def as_network(given: Any, combination: Combination) -> nn.Module:
@@ -123,8 +124,8 @@ def total_variance(results: Sequence[Any]) -> StatedOutputs:
     mean, wide = means.mean(dim=0), torch.promote_types(means.dtype, torch.float32)
     variance = (means.to(wide) - means.to(wide).mean(dim=0)).square().mean(dim=0)
     if isinstance(results[0], StatedOutputs):
-        own = torch.stack([result.variance for result in results]).to(wide).mean(dim=0)
-        return StatedOutputs(mean, variance + own)
+        own = torch.stack([result.variance for result in results]).to(wide)
+        return StatedOutputs(mean, variance + torch.where(own > 0, own, torch.nan).mean(dim=0))
     return StatedOutputs(mean, variance.clamp_min(torch.finfo(wide).tiny))
 
 
