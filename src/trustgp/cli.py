@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from io import TextIOWrapper
 from pathlib import Path
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # letters that the terminal's encoding lacks are escaped
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with _Interrupt() as interrupt:
+    with _interrupts() as pressed:
         try:
             try:
                 return _run(arguments)
@@ -48,32 +49,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return CLOSED
         except BaseException as error:
-            if not (interrupt.pressed or isinstance(error, KeyboardInterrupt)):
+            if not (pressed or isinstance(error, KeyboardInterrupt)):
                 raise
             print("trustgp: stopped; what was finished is kept, nothing is half-written.", file=sys.stderr)
             return INTERRUPTED
 
 
-class _Interrupt:
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
     """Records Ctrl-C, which an interrupted import may turn into another error; a second one exits at once."""
+    pressed: list[int] = []
 
-    pressed = False
-
-    def __enter__(self) -> _Interrupt:
-        main_thread = threading.current_thread() is threading.main_thread()
-        self._installed = main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._installed:
-            signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def _handle(self, *_: Any) -> None:
-        if self.pressed:
+    def handle(number: int, _: Any) -> None:
+        if pressed:
             os._exit(INTERRUPTED)
-        self.pressed = True
+        pressed.append(number)
         raise KeyboardInterrupt
 
-    def __exit__(self, *_: object) -> None:
-        if self._installed:
+    main_thread = threading.current_thread() is threading.main_thread()
+    if installed := main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed
+    finally:
+        if installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

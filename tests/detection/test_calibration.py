@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from trustgp.detection.calibration import ClassTemperature, EdgeNoise
+from trustgp.detection.class_gaussians import ClassTemperature, EdgeNoise
 
 TRUE = EdgeNoise(
     torch.tensor([1.0, 2.0, 0.5, 4.0], dtype=torch.float64),

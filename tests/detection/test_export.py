@@ -15,7 +15,7 @@ from torch import nn
 
 import trustgp
 from trustgp.detection import Adapter, Detection
-from trustgp.detection.export import differences
+from trustgp.detection.export import DetectorGraph, DetectorSource, differences
 from trustgp.export import ExportedDetector, open_compiled, open_onnx, traced
 from trustgp.export.detector_file import ANSWERS, DetectorFacts
 
@@ -163,13 +163,10 @@ def test_inconsistent_metadata_and_damaged_files_are_refused(opened, path, tmp_p
 
 
 def test_a_file_that_disagrees_is_not_kept(model, tmp_path, monkeypatch):
-    level = model.state.edges.level
-    wrong = dataclasses.replace(model.state.edges, level=1.001 * level)
-    source = model.export_source()
-    other = dataclasses.replace(source, state=dataclasses.replace(model.state, edges=wrong))
-    right = lambda state: type(model)(dataclasses.replace(state, edges=model.state.edges))  # noqa: E731
-    wrong_source = dataclasses.replace(other, predict=lambda state, images: right(state).predict(images))
-    monkeypatch.setattr(type(model), "export_source", lambda self: wrong_source)
+    edges = dataclasses.replace(model.state.edges, level=1.001 * model.state.edges.level)
+    wrong = dataclasses.replace(model.state, edges=edges)
+    graph = lambda self, inputs, plain: DetectorGraph(wrong, plain=plain)  # noqa: E731
+    monkeypatch.setattr(DetectorSource, "graph", graph)
     (tmp_path / "grid.onnx").write_text("before")
     with pytest.raises(trustgp.ExportError, match="'std' of the exported graph differs from predict"):
         trustgp.export_onnx(model, tmp_path / "grid.onnx", noise(2, 3))

@@ -37,35 +37,29 @@ Answers = Mapping[str, Tensor]
 class DetectorSource:
     """A `DetectionModel`, which takes pictures; see `trustgp.export.source.ExportSource`."""
 
-    state: DetectorState
+    model: Any
     limits: tuple[float | None, float | None]  # of the novelty, of detections and of pictures
-    predict: Callable[[DetectorState, Tensor], list[Detections]]  # `DetectionModel.predict`
-
-    @property
-    def network(self) -> nn.Module:
-        """The detector itself."""
-        return self.state.network
 
     def inputs(self, example: Any) -> Tensor:
         """Some pictures as the detector takes them."""
         if example is None:
             raise ValueError("pass example_inputs=, a few pictures as the detector takes them.")
-        detector = self.state.detector
-        pictures = as_pictures(example, channels=detector.channels, size=self.state.only_size)
+        detector = self.model.state.detector
+        pictures = as_pictures(example, channels=detector.channels, size=self.model.state.only_size)
         if not isinstance(pictures, Tensor) or not len(pictures):
             raise ValueError("example_inputs= must hold at least one picture, all of one size.")
         return pictures.to(detector.place.dtype)
 
     def graph(self, inputs: Tensor, *, plain: bool) -> nn.Module:
         """The detector, the Gaussians of its features, and calibration."""
-        return DetectorGraph(self.state, plain=plain)
+        return DetectorGraph(self.model.state, plain=plain)
 
     def facts(self, inputs: Tensor, columns: ColumnTexts, date: Date) -> dict[str, str]:
         """Limits of the selection, thresholds and provenance."""
         for name, given in zip(COLUMNS, columns, strict=True):
             if given is not None:
                 raise ValueError(f"{name}= is not for detectors: they take pictures and give boxes.")
-        state, settings = self.state, self.state.settings
+        state, settings = self.model.state, self.model.settings
         names = getattr(getattr(state.network, "config", None), "id2label", None) or {}
         own = DetectorFacts(
             picture=(inputs.shape[1], inputs.shape[2], inputs.shape[3]),
@@ -89,8 +83,10 @@ class DetectorSource:
 
     def check(self, run: Callable[[Any], Mapping[str, Any]], inputs: Tensor, *, what: str) -> None:
         """Raise unless another form gives, for all queries, what `predict` gives for those it keeps."""
-        adapter = replace(self.state.settings.adapter, suppression=None)
-        every = replace(self.state, settings=Detection(MIN_CONFIDENCE, most=2**31, adapter=adapter))
+        state: DetectorState = self.model.state
+        adapter = replace(state.settings.adapter, suppression=None)
+        settings = Detection(MIN_CONFIDENCE, most=2**31, adapter=adapter)
+        every = type(self.model)(replace(state, settings=settings))
         rows = torch.arange(max(BATCHES))
         factors = torch.tensor(FACTORS).to(inputs)[:, None, None, None]
         pictures, worst = inputs[rows % len(inputs)] * factors, {}
@@ -98,9 +94,9 @@ class DetectorSource:
             answers = {name: torch.as_tensor(value).cpu() for name, value in run(pictures[:batch]).items()}
             if answers.keys() != set(ANSWERS):
                 raise ExportError(f"the {what} has {', '.join(answers)}; {', '.join(ANSWERS)} are needed.")
-            for i, one in enumerate(self.predict(every, pictures[:batch])):
+            for i, one in enumerate(every.predict(pictures[:batch])):
                 own = {name: value[i] for name, value in answers.items()}
-                for name, excess in differences(one.cpu(), own, self.state, max(inputs.shape[2:])).items():
+                for name, excess in differences(one.cpu(), own, state, max(inputs.shape[2:])).items():
                     worst[name] = max(excess, worst.get(name, 0.0))
         name = max(worst, key=lambda key: worst[key])
         if not worst[name] <= 1.0:

@@ -15,8 +15,7 @@ from ..executors.progress import Reporter, reporting
 from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detector
-from .calibration import ClassTemperature, EdgeErrors, EdgeNoise
-from .class_gaussians import ClassGaussians
+from .class_gaussians import ClassGaussians, ClassTemperature, EdgeErrors, EdgeNoise
 from .model import DetectionModel
 from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
 from .query_rows import Detection, QueryRows

@@ -153,8 +153,7 @@ class DetectionModel(FittedModel):
 
     def export_source(self) -> DetectorSource:
         """For `trustgp.export_onnx` and `trustgp.compile`."""
-        limits = self._shared["threshold"], self._shared["picture_threshold"]
-        return DetectorSource(self.state, limits, lambda state, images: type(self)(state).predict(images))
+        return DetectorSource(self, (self._shared["threshold"], self._shared["picture_threshold"]))
 
     def watch(self) -> DetectionRunner:
         """The model for `trustgp.Monitor`: one answer a picture."""

@@ -16,8 +16,7 @@ from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
 from ..state.model_file import DETECTOR
 from ..tangents.modules import clone_module
 from .adapter import Adapter, Detector
-from .calibration import ClassTemperature, EdgeNoise
-from .class_gaussians import ClassGaussians
+from .class_gaussians import ClassGaussians, ClassTemperature, EdgeNoise
 from .query_rows import Detection
 
 PROBE_TOLERANCE = 1e-3  # over the largest number of the probe

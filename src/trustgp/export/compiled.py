@@ -67,7 +67,7 @@ def compile(
     if path.suffix != SUFFIX:
         raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
     source = export_source(model)
-    device = next(source.network.parameters()).device
+    device = next(model.network.parameters()).device
     rows = to_device(source.inputs(example_inputs), device)
     facts = source.facts(rows, (input_names, input_units, output_names, output_units), calibration_date)
     # under its own name, which a package must have; first, so that a folder is refused before the work

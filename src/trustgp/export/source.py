@@ -23,11 +23,6 @@ class ExportSource:
 
     model: UncertaintyModel
 
-    @property
-    def network(self) -> nn.Module:
-        """The network itself."""
-        return self.model.network
-
     def inputs(self, example: Any) -> Inputs:
         """The validated example; None: rows of the model's own."""
         if example is not None:

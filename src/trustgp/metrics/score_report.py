@@ -75,15 +75,8 @@ class ScoreReport:
     def __len__(self) -> int:
         return self.counts.rows
 
-    @property
-    def invalid(self) -> int:
-        """How many rows have no finite prediction."""
-        return self.counts.invalid
-
-    @property
-    def ood_invalid(self) -> int:
-        """How many foreign rows have no finite prediction."""
-        return self.counts.ood_invalid
+    invalid = property(lambda self: self.counts.invalid, doc="How many rows have no finite prediction.")
+    ood_invalid = property(lambda self: self.counts.ood_invalid, doc="The same of the foreign rows.")
 
     @property
     def average(self) -> Any:

@@ -71,7 +71,7 @@ def export_onnx(
         try:
             graph = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
         except UntranslatedError as error:
-            where = layer_with(source.network, inputs, error.target) or "the network's backward pass"
+            where = layer_with(model.network, inputs, error.target) or "the network's backward pass"
             raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
         temporary.write_bytes(sealed(graph, facts))
         content = temporary.read_bytes()

@@ -9,29 +9,28 @@ import torch
 from torch.fx import Node
 
 from ..trace.trace import ENDLESS
-from .writer import Translation, Writer, arguments, dtype_of, require_supported, shape_of
+from .writer import Translation, Writer, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 
 
-def _axes(n: Any, dims: Any) -> list[int]:
-    """Dimensions of the first argument, counted from 0; None: all."""
-    rank = len(shape_of(n.args[0]))
+def _axes(x: Node, dims: Any) -> list[int]:
+    """Dimensions of a tensor, counted from 0; None: all."""
+    rank = len(shape_of(x))
     if dims is None or dims == []:
         return list(range(rank))
     return [axis % rank for axis in ([dims] if isinstance(dims, int) else dims)]
 
 
-def _reshape(w: Writer, n: Any) -> str:
+def _reshape(w: Writer, n: Any, x: Any, sizes: Any) -> str:
     """A single size that depends on the batch is inferred."""
-    sizes = list(n.args[1])
     if -1 not in sizes and sum(isinstance(size, Node) for size in sizes) == 1:
         sizes = [-1 if isinstance(size, Node) else size for size in sizes]
-    return w.op("Reshape", w.tensor(n.args[0]), w.shape(sizes))
+    return w.op("Reshape", w.tensor(x), w.shape(sizes))
 
 
-def _expand(w: Writer, n: Any) -> str:
+def _expand(w: Writer, n: Any, x: Any, sizes: Any, *_: Any) -> str:
     """Nothing is written where every use broadcasts it anyway, to the shape of another argument."""
 
     def broadcasts(user: Any) -> bool:
@@ -40,111 +39,102 @@ def _expand(w: Writer, n: Any) -> str:
         return user.op == "call_function" and user.target in BROADCASTING and shape_of(user) in shapes
 
     if all(map(broadcasts, n.users)):
-        return w.tensor(n.args[0])
-    return w.op("Expand", w.tensor(n.args[0]), w.shape([1 if size == -1 else size for size in n.args[1]]))
+        return w.tensor(x)
+    return w.op("Expand", w.tensor(x), w.shape([1 if size == -1 else size for size in sizes]))
 
 
-def _squeeze(w: Writer, n: Any) -> str:
-    before, dims = shape_of(n.args[0]), n.args[1] if len(n.args) > 1 else None
-    axes = [axis for axis in _axes(n, dims) if before[axis] == 1]
-    return w.op("Squeeze", w.tensor(n.args[0]), w.integers(axes)) if axes else w.tensor(n.args[0])
+def _squeeze(w: Writer, n: Any, x: Any, dims: Any = None) -> str:
+    axes = [axis for axis in _axes(x, dims) if shape_of(x)[axis] == 1]
+    return w.op("Squeeze", w.tensor(x), w.integers(axes)) if axes else w.tensor(x)
 
 
-def _cat(w: Writer, n: Any) -> str:
-    tensors, axis = arguments(n)
+def _cat(w: Writer, n: Any, tensors: Any, axis: int) -> str:
     parts = [w.tensor(a, dtype_of(n)) for a in tensors if shape_of(a) != [0]]
     return w.op("Concat", *parts, axis=axis % len(shape_of(n)))
 
 
-def _slice(w: Writer, n: Any) -> str:
-    x, axis, start, end, step = arguments(n)
+def _slice(w: Writer, n: Any, x: Any, axis: int, start: Any, end: Any, step: int) -> str:
     ends = [w.shape([0 if start is None else start]), w.shape([ENDLESS if end is None else end])]
-    return w.op("Slice", w.tensor(x), *ends, w.integers(_axes(n, axis)), w.integers([step]))
+    return w.op("Slice", w.tensor(x), *ends, w.integers(_axes(x, axis)), w.integers([step]))
 
 
-def _flip(w: Writer, n: Any) -> str:
-    axes = _axes(n, n.args[1])
+def _flip(w: Writer, n: Any, x: Any, dims: Any) -> str:
+    axes = _axes(x, dims)
     start, end, step = (w.integers([value] * len(axes)) for value in (-1, -ENDLESS, -1))
-    return w.op("Slice", w.tensor(n.args[0]), start, end, w.integers(axes), step)
+    return w.op("Slice", w.tensor(x), start, end, w.integers(axes), step)
 
 
-def _unbind(w: Writer, n: Any) -> tuple[str, ...]:
-    x, axis = arguments(n)
+def _unbind(w: Writer, n: Any, x: Any, axis: int) -> tuple[str, ...]:
     positions = [w.constant(i, torch.int64) for i in range(len(n.meta["val"]))]
     return tuple(w.op("Gather", w.tensor(x), position, axis=axis) for position in positions)
 
 
-def _split(w: Writer, n: Any) -> tuple[str, ...]:
-    x, sizes, axis = arguments(n)
+def _split(w: Writer, n: Any, x: Any, sizes: Any, axis: int) -> tuple[str, ...]:
     parts = w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis)
     return (parts,) if len(sizes) == 1 else tuple(parts)
 
 
-def _index(w: Writer, n: Any) -> str:
+def _index(w: Writer, n: Any, x: Any, given: Any) -> str:
     """By integer index tensors of adjacent dimensions, which are flattened into one."""
-    indices = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
+    indices = [(axis, i) for axis, i in enumerate(given) if i is not None]
     axes = [axis for axis, _ in indices]
     require_supported(axes == list(range(axes[0], axes[0] + len(axes))))
     require_supported(all(dtype_of(i) != torch.bool for _, i in indices))
-    values, (place, *others) = w.tensor(n.args[0]), (w.tensor(i, torch.int64) for _, i in indices)
+    values, (place, *others) = w.tensor(x), (w.tensor(i, torch.int64) for _, i in indices)
     for axis, index in zip(axes[1:], others, strict=True):
-        size = w.constant(shape_of(n.args[0])[axis], torch.int64)
+        size = w.constant(shape_of(x)[axis], torch.int64)
         place = w.op("Add", w.op("Mul", place, size), w.op("Mod", index, size))  # Mod: it may be negative
     if others:
-        trailing = shape_of(n.args[0])[axes[-1] + 1 :]
+        trailing = shape_of(x)[axes[-1] + 1 :]
         values = w.op("Reshape", values, w.integers([*[0] * axes[0], -1, *trailing]))  # 0: unchanged
     return w.op("Gather", values, place, axis=axes[0])
 
 
-def _copy(w: Writer, n: Any) -> str:
+def _copy(w: Writer, n: Any, x: Any, source: Any, *_: Any) -> str:
     """The second argument instead of the first."""
-    require_supported(shape_of(n.args[0]) == shape_of(n.args[1]))
-    return w.tensor(n.args[1], dtype_of(n.args[0]))
+    require_supported(shape_of(x) == shape_of(source))
+    return w.tensor(source, dtype_of(x))
 
 
-def _pad(w: Writer, n: Any) -> str:
+def _pad(w: Writer, n: Any, x: Any, sides: Any, value: float) -> str:
     """torch counts the sides from the last dimension on, pair by pair; ONNX all starts, then all ends."""
-    x, sides, value = arguments(n)
     whole = [*sides, *[0] * (2 * len(shape_of(n)) - len(sides))]
     pads = whole[-2::-2] + whole[::-2]
     return w.op("Pad", w.tensor(x), w.integers(pads), w.constant(value, dtype_of(n)))
 
 
-def _reduced(kind: str, w: Writer, n: Any, through: torch.dtype | None = None) -> str:
+def _reduced(kind: str, w: Writer, n: Any, *given: Any, through: torch.dtype | None = None) -> str:
     """Over some dimensions, or all; booleans as numbers of the type `through`."""
-    named = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
-    axes, keep = w.integers(_axes(n, named.get("dim"))), int(named.get("keepdim", False))
-    result = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
+    named = {a.name: value for a, value in zip(n.target._schema.arguments, given, strict=True)}
+    axes, keep = w.integers(_axes(given[0], named.get("dim"))), int(named.get("keepdim", False))
+    result = w.op(kind, w.tensor(given[0], through or dtype_of(n)), axes, keepdims=keep)
     return result if through is None else w.cast(result, torch.bool)
 
 
-def _best(kind: str, w: Writer, n: Any) -> str:
-    x, axis, keep = arguments(n)
+def _best(kind: str, w: Writer, n: Any, x: Any, axis: int | None, keep: bool) -> str:
     require_supported(axis is not None)
     return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
 
 
-def _largest(w: Writer, n: Any) -> tuple[str, str]:
+def _largest(w: Writer, n: Any, x: Any, axis: int, keep: bool) -> tuple[str, str]:
     """Along a dimension: the value, and its place."""
-    x, axis, keep = arguments(n)
-    values = w.op("ReduceMax", w.tensor(x), w.integers(_axes(n, axis)), keepdims=int(keep))
+    values = w.op("ReduceMax", w.tensor(x), w.integers(_axes(x, axis)), keepdims=int(keep))
     return values, w.op("ArgMax", w.tensor(x), axis=axis, keepdims=int(keep))
 
 
-def _topk(w: Writer, n: Any) -> tuple[str, str]:
-    x, count, axis, largest, ordered = arguments(n)
-    size = w.integers([count])
-    return w.op("TopK", w.tensor(x), size, outputs=2, axis=axis, largest=int(largest), sorted=int(ordered))
+def _topk(w: Writer, n: Any, x: Any, count: int, axis: int, largest: bool, ordered: bool) -> tuple[str, str]:
+    how = {"axis": axis, "largest": int(largest), "sorted": int(ordered)}
+    return w.op("TopK", w.tensor(x), w.integers([count]), outputs=2, **how)
 
 
-def _repeat(w: Writer, n: Any) -> str:
-    name, sizes = w.tensor(n.args[0]), n.args[1]
-    if lead := len(sizes) - len(shape_of(n.args[0])):
+def _repeat(w: Writer, n: Any, x: Any, sizes: Any) -> str:
+    name = w.tensor(x)
+    if lead := len(sizes) - len(shape_of(x)):
         name = w.op("Unsqueeze", name, w.integers(range(lead)))
     return w.op("Tile", name, w.shape(sizes))
 
 
-def _arange(w: Writer, n: Any) -> str:
+def _arange(w: Writer, n: Any, *_: Any) -> str:
     """A constant, or a range that depends on the number of rows."""
     if not any(isinstance(a, Node) for a in n.args):
         return w.constant(n.target(*n.args, dtype=dtype_of(n)))
@@ -153,7 +143,7 @@ def _arange(w: Writer, n: Any) -> str:
     return w.cast(w.op("Range", *ends), dtype_of(n))
 
 
-def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any) -> str:
+def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any, *_: Any) -> str:
     """Elements of the first argument; `index` and `axis` are the numbers of arguments, None: dimension 0."""
     place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
     along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
@@ -161,14 +151,14 @@ def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any) -> str:
 
 
 MOVES: dict[str, Translation] = {
-    "_to_copy": lambda w, n: w.tensor(n.args[0], dtype_of(n)),
+    "_to_copy": lambda w, n, x, *_: w.tensor(x, dtype_of(n)),
     "reshape view": _reshape,
     "squeeze.dim squeeze.dims squeeze": _squeeze,
     "sum.dim_IntList sum": partial(_reduced, "ReduceSum"),
     "arange arange.start_step": _arange,
     "expand": _expand,
-    "unsqueeze": lambda w, n: w.op("Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1]])),
-    "permute": lambda w, n: w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1])),
+    "unsqueeze": lambda w, n, x, axis: w.op("Unsqueeze", w.tensor(x), w.integers([axis])),
+    "permute": lambda w, n, x, dims: w.op("Transpose", w.tensor(x), perm=_axes(x, dims)),
     "cat": _cat,
     "copy": _copy,
     "slice.Tensor": _slice,
@@ -180,8 +170,8 @@ MOVES: dict[str, Translation] = {
     "gather": partial(_gather, "GatherElements", 2, 1),
     "embedding": partial(_gather, "Gather", 1, None),
     "constant_pad_nd": _pad,
-    "full": lambda w, n: w.op("Expand", w.constant(n.args[1], dtype_of(n)), w.shape(n.args[0])),
-    "scalar_tensor": lambda w, n: w.constant(n.args[0], dtype_of(n)),
+    "full": lambda w, n, sizes, x, *_: w.op("Expand", w.constant(x, dtype_of(n)), w.shape(sizes)),
+    "scalar_tensor": lambda w, n, x, *_: w.constant(x, dtype_of(n)),
     "mean.dim": partial(_reduced, "ReduceMean"),
     "amax": partial(_reduced, "ReduceMax"),
     "amin": partial(_reduced, "ReduceMin"),
@@ -191,7 +181,7 @@ MOVES: dict[str, Translation] = {
     "argmax": partial(_best, "ArgMax"),
     "max.dim": _largest,
     "topk": _topk,
-    "cumsum": lambda w, n: w.op("CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1])),
+    "cumsum": lambda w, n, x, axis, _: w.op("CumSum", w.tensor(x, dtype_of(n)), w.constant(axis)),
     "repeat": _repeat,
-    "sym_size.int": lambda w, n: w.op("Shape", w.tensor(n.args[0]), start=n.args[1], end=n.args[1] + 1),
+    "sym_size.int": lambda w, n, x, axis: w.op("Shape", w.tensor(x), start=axis, end=axis + 1),
 }

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from ...tangents.jacobian.layer_gradients import each_side
 from .moves import MOVES
-from .writer import Translation, Writer, arguments, dtype_of, require_supported, shape_of
+from .writer import Translation, Writer, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
 # the same name in ONNX, capitalised
@@ -22,12 +22,7 @@ COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater"
 
 def _apply(kind: str, dtype: Callable[[Any], torch.dtype] = dtype_of) -> Translation:
     """An operation of the same arguments, all cast to one type, by default that of the result."""
-    return lambda w, n: w.op(kind, *(w.tensor(a, dtype(n)) for a in n.args))
-
-
-def _plain(kind: str, *positions: int) -> Translation:
-    """An operation of the arguments at these places, unchanged; default: the first."""
-    return lambda w, n: w.op(kind, *(w.tensor(n.args[i]) for i in positions or (0,)))
+    return lambda w, n, *_: w.op(kind, *(w.tensor(a, dtype(n)) for a in n.args))
 
 
 def _compared(n: Any) -> torch.dtype:
@@ -39,19 +34,18 @@ def _scaled(w: Writer, n: Any, name: str, factor: float) -> str:
     return name if factor == 1 else w.op("Mul", name, w.constant(factor, dtype_of(n)))
 
 
-def _add(kind: str, w: Writer, n: Any) -> str:
+def _add(kind: str, w: Writer, n: Any, first: Any, other: Any, alpha: float) -> str:
     """A sum or difference; torch multiplies the second argument by alpha."""
-    first, other, alpha = arguments(n)
     return w.op(kind, w.tensor(first, dtype_of(n)), _scaled(w, n, w.tensor(other, dtype_of(n)), alpha))
 
 
-def _logical(kind: str, w: Writer, n: Any) -> str:
+def _logical(kind: str, w: Writer, n: Any, *_: Any) -> str:
     require_supported(dtype_of(n) == torch.bool)
     return _apply(kind)(w, n)
 
 
-def _power(w: Writer, n: Any) -> str:
-    x, exponent = w.tensor(n.args[0], dtype_of(n)), n.args[1]
+def _power(w: Writer, n: Any, base: Any, exponent: Any) -> str:
+    x = w.tensor(base, dtype_of(n))
     if exponent == 0.5:
         return w.op("Sqrt", x)
     if exponent in (2, 3):
@@ -60,44 +54,35 @@ def _power(w: Writer, n: Any) -> str:
     return _apply("Pow")(w, n)
 
 
-def _clamp(w: Writer, n: Any) -> str:
+def _clamp(w: Writer, n: Any, x: Any, low: Any, high: Any) -> str:
     """By Max and Min, which propagate NaN and accept a limit of any shape."""
-    x, low, high = arguments(n)
     result = w.tensor(x, dtype_of(n))
     for kind, limit in (("Max", low), ("Min", high)):
         result = result if limit is None else w.op(kind, result, w.tensor(limit, dtype_of(n)))
     return result
 
 
-def _elu(w: Writer, n: Any) -> str:
-    x, alpha, scale, inner = arguments(n)
+def _elu(w: Writer, n: Any, x: Any, alpha: float, scale: float, inner: float) -> str:
     require_supported(inner == 1)
     return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has one
 
 
-def _softplus(w: Writer, n: Any) -> str:
-    x, beta, _ = arguments(n)
+def _softplus(w: Writer, n: Any, x: Any, beta: float, _: float) -> str:
     return _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta)
 
 
-def _log1p_expm1(kind: str, w: Writer, n: Any) -> str:
+def _log1p_expm1(kind: str, w: Writer, n: Any, given: Any) -> str:
     """log(1 + x) or exp(x) - 1, in double precision: both cancel for a small x."""
-    x, one = w.tensor(n.args[0], torch.float64), w.constant(1.0, torch.float64)
+    x, one = w.tensor(given, torch.float64), w.constant(1.0, torch.float64)
     result = w.op("Log", w.op("Add", x, one)) if kind == "Log" else w.op("Sub", w.op("Exp", x), one)
     return w.cast(result, dtype_of(n))
 
 
-def _product_with_vector(w: Writer, n: Any) -> str:
+def _product_with_vector(w: Writer, n: Any, matrix: Any, vector: Any) -> str:
     """A v; v A for a transposed matrix, which saves the transposition."""
-    matrix, vector = n.args
     if isinstance(matrix, Node) and matrix.target is aten.permute.default:
         return w.op("MatMul", w.tensor(vector), w.tensor(matrix.args[0]))
     return w.op("MatMul", w.tensor(matrix), w.tensor(vector))
-
-
-def _addmm(w: Writer, n: Any) -> str:
-    added, left, right, beta, alpha = arguments(n)
-    return w.op("Gemm", *map(w.tensor, (left, right, added)), alpha=float(alpha), beta=float(beta))
 
 
 def _window(n: Any, stride: Any, padding: Any, **sides: Any) -> dict[str, Any]:
@@ -107,7 +92,7 @@ def _window(n: Any, stride: Any, padding: Any, **sides: Any) -> dict[str, Any]:
     return {**sides, "pads": each_side(padding, dims) * 2}
 
 
-def _convolution(w: Writer, n: Any) -> str:
+def _convolution(w: Writer, n: Any, *_: Any) -> str:
     x, weight, bias, stride, padding, dilation, transposed, extra, groups = n.args
     sides = {"dilations": dilation, **({"output_padding": extra} if transposed else {})}
     tensors = [w.tensor(a) for a in (x, weight, bias) if a is not None]
@@ -115,9 +100,8 @@ def _convolution(w: Writer, n: Any) -> str:
     return w.op(kind, *tensors, **_window(n, stride, padding, **sides), group=groups)
 
 
-def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
+def _max_pool(w: Writer, n: Any, inputs: Any, kernel, stride, padding, dilation, ceil) -> tuple[str, str]:
     """Values, and their indices in their plane: ONNX counts through all planes."""
-    inputs, kernel, stride, padding, dilation, ceil = arguments(n)
     x, indices, sides = w.tensor(inputs), "", shape_of(inputs)[2:]
     window = _window(n, stride or kernel, padding, kernel_shape=kernel, dilations=dilation)
     if any(user.args[1] == 1 for user in n.users):
@@ -132,16 +116,15 @@ def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
     return w.op("Where", lost, w.constant(math.nan, dtype_of(inputs)), values), indices
 
 
-def _average_pool(w: Writer, n: Any) -> str:
-    x, kernel, stride, padding, ceil, count, *divisor = arguments(n)
+def _average_pool(w: Writer, n: Any, x: Any, kernel, stride, padding, ceil, count, *divisor) -> str:
     require_supported(not any(divisor))
     window = _window(n, stride or kernel, padding, kernel_shape=kernel)
     return w.op("AveragePool", w.tensor(x), **window, ceil_mode=int(ceil), count_include_pad=int(count))
 
 
-def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
+def _batch_norm(w: Writer, n: Any, x: Any, weight, bias, mean, variance, *others) -> tuple[str, str, str]:
     """With the statistics that it holds."""
-    x, weight, bias, mean, variance, *training, _, epsilon = n.args
+    *training, _, epsilon = others
     require_supported(not any(training))
     ones = torch.ones(shape_of(x)[1], dtype=dtype_of(x))
     gain = [w.constant(d) if v is None else w.tensor(v) for v, d in ((weight, ones), (bias, 0 * ones))]
@@ -149,8 +132,7 @@ def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
     return w.op("BatchNormalization", w.tensor(x), *given, epsilon=epsilon), "", ""
 
 
-def _grid_sample(w: Writer, n: Any) -> str:
-    x, grid, mode, padding, aligned = arguments(n)
+def _grid_sample(w: Writer, n: Any, x: Any, grid: Any, mode: int, padding: int, aligned: bool) -> str:
     modes, edges = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
     how = {"mode": modes[mode], "padding_mode": edges[padding], "align_corners": int(aligned)}
     return w.op("GridSample", w.tensor(x), w.tensor(grid), **how)
@@ -161,44 +143,46 @@ OPERATORS: dict[str, Translation] = {
     **{f"{name}.Tensor {name}.Scalar": _apply(kind, _compared) for name, kind in COMPARISONS.items()},
     "add.Tensor add.Scalar": partial(_add, "Add"),
     "sub.Tensor sub.Scalar": partial(_add, "Sub"),
-    "mul.Tensor mul.Scalar": lambda w, n: _apply("And" if dtype_of(n) == torch.bool else "Mul")(w, n),
+    "mul.Tensor mul.Scalar": lambda w, n, *_: _apply("And" if dtype_of(n) == torch.bool else "Mul")(w, n),
     "div.Tensor div.Scalar": _apply("Div"),
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": _power,
-    "ne.Tensor ne.Scalar": lambda w, n: w.op("Not", _apply("Equal", _compared)(w, n)),
+    "ne.Tensor ne.Scalar": lambda w, n, *_: w.op("Not", _apply("Equal", _compared)(w, n)),
     "bitwise_and.Tensor logical_and": partial(_logical, "And"),
     "bitwise_or.Tensor logical_or": partial(_logical, "Or"),
     "bitwise_not logical_not": partial(_logical, "Not"),
     "clamp clamp.Tensor": _clamp,
     "maximum clamp_min": _apply("Max"),
     "minimum clamp_max": _apply("Min"),
-    "where.self": lambda w, n: w.op(
-        "Where", w.tensor(n.args[0]), *(w.tensor(a, dtype_of(n)) for a in n.args[1:])
+    "where.self": lambda w, n, c, *both: w.op(
+        "Where", w.tensor(c), *(w.tensor(a, dtype_of(n)) for a in both)
     ),
     "sgn": _apply("Sign"),
     "hardswish": _apply("HardSwish"),
-    "isnan": _plain("IsNaN"),
-    "nan_to_num": lambda w, n: w.op(  # infinities stay: none are made of numbers
-        "Where", _plain("IsNaN")(w, n), w.tensor(arguments(n)[1] or 0.0, dtype_of(n)), w.tensor(n.args[0])
+    "isnan": lambda w, n, x: w.op("IsNaN", w.tensor(x)),
+    "nan_to_num": lambda w, n, x, value, *_: w.op(  # infinities stay: none are made of numbers
+        "Where", w.op("IsNaN", w.tensor(x)), w.tensor(value or 0.0, dtype_of(n)), w.tensor(x)
     ),
-    "rsqrt": lambda w, n: w.op("Reciprocal", _plain("Sqrt")(w, n)),
-    "gelu": lambda w, n: w.op("Gelu", w.tensor(n.args[0]), approximate=arguments(n)[1]),
-    "silu": lambda w, n: w.op("Mul", w.tensor(n.args[0]), _plain("Sigmoid")(w, n)),
+    "rsqrt": lambda w, n, x: w.op("Reciprocal", w.op("Sqrt", w.tensor(x))),
+    "gelu": lambda w, n, x, how: w.op("Gelu", w.tensor(x), approximate=how),
+    "silu": lambda w, n, x: w.op("Mul", w.tensor(x), w.op("Sigmoid", w.tensor(x))),
     "elu": _elu,
     "softplus": _softplus,
     "log1p": partial(_log1p_expm1, "Log"),
     "expm1": partial(_log1p_expm1, "Exp"),
-    "mm bmm matmul": _plain("MatMul", 0, 1),
+    "mm bmm matmul": lambda w, n, *both: w.op("MatMul", *map(w.tensor, both)),
     "mv": _product_with_vector,
-    "addmm": _addmm,
+    "addmm": lambda w, n, added, left, right, beta, alpha: w.op(
+        "Gemm", *map(w.tensor, (left, right, added)), alpha=float(alpha), beta=float(beta)
+    ),
     "convolution": _convolution,
     "max_pool2d_with_indices max_pool3d_with_indices": _max_pool,
     "avg_pool1d avg_pool2d avg_pool3d": _average_pool,
-    "scatter_add": lambda w, n: w.op(
-        "ScatterElements", *(w.tensor(n.args[i]) for i in (0, 2, 3)), axis=n.args[1], reduction="add"
+    "scatter_add": lambda w, n, x, axis, *given: w.op(
+        "ScatterElements", *map(w.tensor, (x, *given)), axis=axis, reduction="add"
     ),
     "native_batch_norm _native_batch_norm_legit_no_training": _batch_norm,
-    "_softmax": lambda w, n: w.op("Softmax", w.tensor(n.args[0], dtype_of(n)), axis=n.args[1]),
-    "_log_softmax": lambda w, n: w.op("LogSoftmax", w.tensor(n.args[0], dtype_of(n)), axis=n.args[1]),
+    "_softmax": lambda w, n, x, axis, _: w.op("Softmax", w.tensor(x, dtype_of(n)), axis=axis),
+    "_log_softmax": lambda w, n, x, axis, _: w.op("LogSoftmax", w.tensor(x, dtype_of(n)), axis=axis),
     "grid_sampler_2d": _grid_sample,
     **MOVES,
 }

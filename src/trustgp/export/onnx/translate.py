@@ -18,7 +18,7 @@ from ..module.experts import CHOICES
 from ..trace.decompositions import table
 from ..trace.trace import simplify
 from .operators import OPERATORS
-from .writer import TYPES, Translation, Writer, dtype_of, shape_of
+from .writer import TYPES, Translation, Writer, arguments, dtype_of, shape_of
 
 OPSETS = range(20, 23)  # 20 is the first with Gelu
 IR_VERSION = 10
@@ -28,9 +28,9 @@ TABLE: dict[Any, Translation] = {
     for names, translate in OPERATORS.items()
     for name in names.split()
 } | {
-    torch.ops.prims.convert_element_type.default: lambda w, n: w.tensor(n.args[0], n.args[1]),
-    operator.getitem: lambda w, n: w.values[n.args[0]][n.args[1]],
-    operator.mul: lambda w, n: w.op("Mul", w.values[n.args[0]], w.integers([n.args[1]])),
+    torch.ops.prims.convert_element_type.default: lambda w, n, x, dtype: w.tensor(x, dtype),
+    operator.getitem: lambda w, n, x, place: w.values[x][place],
+    operator.mul: lambda w, n, x, times: w.op("Mul", w.values[x], w.integers([times])),
 }
 
 
@@ -81,7 +81,7 @@ def _translate(writer: Writer, node: Any) -> Any:
     if translate is None:
         raise UntranslatedError(node.target)
     try:
-        return translate(writer, node)
+        return translate(writer, node, *arguments(node))
     except NotImplementedError as error:
         raise UntranslatedError(node.target, " with these arguments") from error
     except KeyError as error:

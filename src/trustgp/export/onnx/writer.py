@@ -14,7 +14,7 @@ TYPES = {  # of torch and of ONNX
     torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7,
     torch.bool: 9, torch.float16: 10, torch.float64: 11,
 }  # fmt: skip
-Translation = Callable[["Writer", Any], Any]  # of a node: the name of its result, or a tuple of names
+Translation = Callable[..., Any]  # of a writer, a node and its arguments: a name of its result, or names
 MAX_SHARED_SIZE = 64  # of constants that are compared, so that equal ones are stored once
 
 
@@ -85,8 +85,10 @@ def dtype_of(value: Any) -> torch.dtype:
     return value.meta["val"].dtype
 
 
-def arguments(node: Any) -> list[Any]:
-    """All arguments of an aten operation in their order, with the defaults."""
+def arguments(node: Any) -> Sequence[Any]:
+    """All arguments of an operation in their order, with the defaults of aten's."""
+    if not hasattr(node.target, "_schema"):
+        return node.args
     declared = enumerate(node.target._schema.arguments)
     args, kwargs = node.args, node.kwargs
     return [args[i] if i < len(args) else kwargs.get(a.name, a.default_value) for i, a in declared]

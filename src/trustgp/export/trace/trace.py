@@ -56,7 +56,7 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
     try:
         module = aten_graph(run, flat)
     except Exception as error:  # of many classes, where code depends on the value of a traced tensor
-        layer = layer_with(source.network, inputs)
+        layer = layer_with(model.network, inputs)
         if not layer:
             raise
         why = f"its code depends on the values of its inputs ({(str(error) or repr(error)).splitlines()[0]})"

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import StudentT
 
 from trustgp.detection import DetectionModel
-from trustgp.detection.calibration import EdgeErrors, EdgeNoise
+from trustgp.detection.class_gaussians import EdgeErrors, EdgeNoise
 from trustgp.metrics import class_nll, entropy
 from trustgp.metrics.boxes import nearest, overlaps
 
