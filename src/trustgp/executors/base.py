@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -97,7 +98,8 @@ class Threads:
             function = _in_streams(function)
         pool = ThreadPoolExecutor(min(self.workers, max(1, len(tasks))), initializer=_single_blas_thread)
         try:
-            futures = {pool.submit(function, task): i for i, task in enumerate(tasks)}
+            # in the caller's context, which has its default device
+            futures = {pool.submit(copy_context().run, function, task): i for i, task in enumerate(tasks)}
             # each thread has a number of its own; this restores the default of threads started later
             torch.set_num_threads(before)
             for future in as_completed(futures):
