@@ -46,7 +46,7 @@ def total_variance(networks, output):
 @pytest.fixture(params=CASES, scope="module")
 def case(request):
     given, output = CASES[request.param]
-    options = {"tangents": trustgp.Sketch(64), "num_experts": 4, "output": output, **OPTIONS}
+    options = {"tangents": trustgp.Sketch(64), "num_experts": 2, "output": output, **OPTIONS}
     return trustgp.fit(given, (ROWS[:140], TARGETS[:140]), **options), given, output
 
 

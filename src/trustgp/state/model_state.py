@@ -66,7 +66,7 @@ class SharedForward:
         ndim = self._dimensions.get(shapes)
         explicit = tangents.num_columns(expert=False) is not None  # such features may be short
         short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
-        if ndim == 0 or not tangents.network.one_pass or count(inputs) > max(chunk_rows(tangents), short):
+        if ndim == 0 or count(inputs) > max(chunk_rows(tangents), short):
             return call(network, copied(inputs)), None
         try:
             features, watched = tangents.with_outputs(inputs)
@@ -75,7 +75,8 @@ class SharedForward:
         if ndim and watched is not None:
             return (watched if ndim == 2 else watched[:, 0]), features
         outputs = call(network, copied(inputs))
-        if ndim is None and bool(torch.isfinite(outputs).all()):  # NaN equals nothing
+        one_pass = ndim is None and tangents.network.one_pass
+        if one_pass and bool(torch.isfinite(outputs).all()):  # NaN equals nothing
             if len(self._dimensions) >= MAX_CACHED_SHAPES:
                 self._dimensions.clear()
             matrix = as_matrix(outputs)
