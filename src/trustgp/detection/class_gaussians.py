@@ -200,8 +200,7 @@ def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeN
         noise_of_edges = StudentT(noise.df, 0.0, noise.scale(variance, picture), validate_args=False)
         return -noise_of_edges.log_prob(errors).mean()
 
-    bounds = [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])
-    return of(_best(loss, bounds))
+    return of(_best(loss, [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])))
 
 
 def _best(loss: Callable[[Tensor], Tensor], bounds: list[tuple[float, float]]) -> Tensor:

@@ -21,7 +21,7 @@ from ..metrics.boxes import corners
 from .class_gaussians import ClassGaussians
 from .pictures import as_pictures
 from .query_rows import Detection, probabilities, with_background
-from .state import DetectorState
+from .state import DetectorState, novelty_of
 
 BATCHES = (1, 4)  # pictures that are compared at a time
 FACTORS = (1.0, 0.5, torch.nan, 1.5)  # of the compared pictures: the third is not valid
@@ -35,7 +35,7 @@ Answers = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class DetectorSource:
-    """A `DetectionModel`, which takes pictures; see `trustgp.export.source.ExportSource`."""
+    """A `DetectionModel`, which takes pictures; see `trustgp.export.verify.ExportSource`."""
 
     model: Any
     limits: tuple[float | None, float | None]  # of the novelty, of detections and of pictures
@@ -87,9 +87,8 @@ class DetectorSource:
         adapter = replace(state.settings.adapter, suppression=None)
         settings = Detection(MIN_CONFIDENCE, most=2**31, adapter=adapter)
         every = type(self.model)(replace(state, settings=settings))
-        rows = torch.arange(max(BATCHES))
         factors = torch.tensor(FACTORS).to(inputs)[:, None, None, None]
-        pictures, worst = inputs[rows % len(inputs)] * factors, {}
+        pictures, worst = inputs[torch.arange(max(BATCHES)) % len(inputs)] * factors, {}
         for batch in BATCHES:
             answers = {name: torch.as_tensor(value).cpu() for name, value in run(pictures[:batch]).items()}
             if answers.keys() != set(ANSWERS):
@@ -212,8 +211,8 @@ class DetectorGraph(nn.Module):
             "labels": labels,
             "confidence": torch.where(by_query, confidence, 0.0),
             "probabilities": torch.where(by_query[..., None], chances.to(boxes), nothing),
-            "novelty": torch.where(by_query, _novelty(variance).unflatten(0, (n, queries)), 1.0),
-            "picture_novelty": torch.where(valid, _novelty(picture), 1.0),
+            "novelty": torch.where(by_query, novelty_of(variance).unflatten(0, (n, queries)), 1.0),
+            "picture_novelty": torch.where(valid, novelty_of(picture), 1.0),
             "valid": valid,
         }
         return {name: answers[name] for name in ANSWERS}
@@ -244,8 +243,3 @@ class StackedExperts(ClassExpert):
         away = features - self.centre[labels]
         white = (away[:, :, None] * self.root[labels]).sum(dim=1)
         return ((white * white).sum(dim=-1),)
-
-
-def _novelty(variance: Tensor) -> Tensor:
-    """u / (1 + u), and 1 where u has overflowed."""
-    return (variance / (1.0 + variance)).nan_to_num(1.0)

@@ -116,7 +116,6 @@ def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: P
 def _check_streams(streams: dict[str, SceneStream], detector: Detector) -> None:
     """Errors that need no more than the first pictures."""
     for stream in streams.values():
-        assert stream.first is not None
         image = stream.first[0][0]
         try:
             detector(image[None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -43,29 +44,21 @@ class SceneStream:
             _check_names(given, detector, name)
         self._given, self._detector, self.name = given, detector, name
         self._size, self._foreign = size, foreign
-        self._parts = self._read(0)
-        first = next(self._parts, None)
+        parts = self._read(0)
+        first = next(parts, None)
         if first is None:
             raise ValueError(f"{name} holds no pictures.")
-        self.first: Part | None = first
+        self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
         rows = given.dataset if isinstance(given, DataLoader) else given
         self.total: int | None = len(rows if _is_indexed(rows) else first[0])  # pyright: ignore
         if isinstance(rows, IterableDataset):
             self.total = None  # unknown before the end
 
-    def parts(self) -> Iterator[Part]:
-        """All pictures, as they come; once."""
-        if self.first is not None:
-            first, self.first = self.first, None  # releases it
-            yield first
-        yield from self._parts
-
     def scenes(self, start: int = 0) -> Iterator[Scene]:
         """One by one, once; without those before `start`, which a Dataset does not read."""
-        index = 0
-        if start and _is_indexed(self._given):
-            self.first, self._parts, index = None, self._read(start), start
-        for images, targets in self.parts():
+        jump = start if _is_indexed(self._given) else 0
+        parts, index = self._read(jump) if jump else self.parts, jump
+        for images, targets in parts:
             for image, one in zip(images, targets, strict=True):
                 if index >= start:
                     yield Scene(index, image, one)
@@ -110,7 +103,7 @@ class SceneStream:
 
 def as_scenes(given: Any, detector: Detector, **options: Any) -> tuple[Pictures, list[BoxTargets] | None]:
     """All pictures and their targets at once, None where pictures came alone: see `SceneStream`."""
-    parts = list(SceneStream(given, detector, **options).parts())
+    parts = list(SceneStream(given, detector, **options).parts)
     pictures = parts[0][0]
     if len(parts) > 1:
         pictures = as_pictures([image for images, _ in parts for image in images], channels=detector.channels)

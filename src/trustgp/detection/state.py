@@ -55,8 +55,8 @@ class DetectorState:
 
 
 def novelty_of(variance: Tensor) -> Tensor:
-    """From u, which is 1 on average over familiar data, to [0, 1): u / (1 + u)."""
-    return (variance / (1.0 + variance)).nan_to_num(1.0, posinf=1.0).double().cpu()
+    """From u, which is 1 on average over familiar data, to [0, 1): u / (1 + u); 1 where u has overflowed."""
+    return (variance / (1.0 + variance)).nan_to_num(1.0)
 
 
 @torch.no_grad()

@@ -24,8 +24,8 @@ from ..data.trees import Inputs, count, leaves, take, to_device
 from ..model import UncertaintyModel
 from .detector_file import as_served
 from .metadata import PREFIX, rows_like
-from .source import export_source
 from .trace.trace import traced
+from .verify import export_source
 
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch treats a size of 0 or 1 as a constant
@@ -74,7 +74,15 @@ def compile(
     with atomic_file(path, named=True) as temporary:
         module = traced(model, rows)
         flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
-        facts |= _layout(device, rows, list(module(*flat)))
+        layout = {  # for callers; the compiled code does not validate its inputs
+            "answers": ",".join(module(*flat)),
+            "input_types": ",".join(str(leaf.dtype).removeprefix("torch.") for leaf in flat),
+            "input_sizes": ",".join(str(leaf[0].numel()) for leaf in flat),
+            "input_shapes": json.dumps([list(leaf.shape[1:]) for leaf in flat]),
+            "device": device.type,
+            "torch": torch.__version__,
+        }
+        facts |= {PREFIX + name: value for name, value in layout.items()}
         _package(module, flat, temporary, {"aot_inductor.metadata": facts, **(options or {})})
         seal(temporary)
         source.check(load_package(temporary), rows, what="package")
@@ -177,17 +185,3 @@ def _package(module: torch.fx.GraphModule, flat: list[Tensor], path: Path, setti
     dynamic = tuple({0: torch.export.Dim.DYNAMIC} for _ in flat)
     program = torch.export.export(module, tuple(flat), dynamic_shapes=dynamic, strict=False)
     aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
-
-
-def _layout(device: torch.device, rows: Inputs, outputs: list[str]) -> dict[str, str]:
-    """Input layout for callers; the compiled code does not validate its inputs."""
-    tensors = leaves(rows)
-    layout = {
-        "answers": ",".join(outputs),
-        "input_types": ",".join(str(leaf.dtype).removeprefix("torch.") for leaf in tensors),
-        "input_sizes": ",".join(str(leaf[0].numel()) for leaf in tensors),
-        "input_shapes": json.dumps([list(leaf.shape[1:]) for leaf in tensors]),
-        "device": device.type,
-        "torch": torch.__version__,
-    }
-    return {PREFIX + name: value for name, value in layout.items()}

@@ -1,4 +1,4 @@
-r"""Comparison of an exported form of a model with `predict`.
+r"""What an export needs of a model, and the comparison of its exported form with `predict`.
 
 An exported network sums in another order, so the kernel's features :math:`\phi` are rounded differently. A
 relative change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_\perp|^2 / |\phi|^2` by
@@ -9,40 +9,38 @@ variances may differ by a relative 1e-4, and by that in addition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.trees import Inputs, leaves, map_tensors
 from ..likelihoods.prediction import Prediction
 from ..model import UncertaintyModel
 from ..state.model_state import changed_behaviour
 from .errors import ExportError
-from .metadata import rows_like
+from .metadata import ColumnTexts, Date, describe, rows_like
 from .module.experts import distances
-from .module.graph import answers_of
+from .module.graph import Graph, answers_of
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
 TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
 BATCHES = (1, 3, 17)
 Run = Callable[[Inputs], Mapping[str, Any]]
+EXAMPLE_ROWS = 32  # of the training rows, if no example is given
 
 
-def check_rows(example: Inputs) -> Inputs:
-    """Rows for the comparison: the example's, some of them scaled, one with a NaN."""
-    size = max(BATCHES)
-
-    def scaled(leaf: Tensor) -> Tensor:
-        rows = leaf[torch.arange(size) % leaf.shape[0]].clone()
-        if rows.is_floating_point():
-            factor = torch.tensor([1.0, 0.5, 1.5, 1.0, 4.0, -1.0], dtype=rows.dtype, device=rows.device)
-            rows = rows * factor[torch.arange(size) % len(factor)].reshape(-1, *[1] * (rows.ndim - 1))
-            rows[size // 2] = torch.nan
-        return rows
-
-    return map_tensors(scaled, example)
+def _compared_rows(leaf: Tensor) -> Tensor:
+    """Of an example the rows for the comparison, some of them scaled, one with a NaN."""
+    order = torch.arange(max(BATCHES))
+    rows = leaf[order % leaf.shape[0]].clone()
+    if rows.is_floating_point():
+        factor = torch.tensor([1.0, 0.5, 1.5, 1.0, 4.0, -1.0], dtype=rows.dtype, device=rows.device)
+        rows = rows * factor[order % len(factor)].reshape(-1, *[1] * (rows.ndim - 1))
+        rows[len(order) // 2] = torch.nan
+    return rows
 
 
 def require_equal(model: UncertaintyModel, run: Run, example: Inputs, *, what: str) -> None:
@@ -61,7 +59,7 @@ def require_equal(model: UncertaintyModel, run: Run, example: Inputs, *, what: s
 def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str, float]:
     """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
     form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
-    rows, worst = check_rows(rows_like(example, model.origin.structure)), {}
+    rows, worst = map_tensors(_compared_rows, rows_like(example, model.origin.structure)), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
         outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
@@ -138,3 +136,39 @@ def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
         if nearest.shape[1] > 1:
             tied |= (nearest[:, 1] - nearest[:, 0] <= TIE * nearest[:, 1]).cpu()
     return tied
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """An `UncertaintyModel`; other models have a method `export_source`, whose result has these methods."""
+
+    model: UncertaintyModel
+
+    def inputs(self, example: Any) -> Inputs:
+        """The validated example; None: rows of the model's own."""
+        if example is not None:
+            return rows_like(example, self.model.origin.structure)
+        if self.model.memory is None:
+            raise ValueError("this model holds no rows; pass example_inputs=, as the network takes them.")
+        rows = self.model.memory.rows
+        return rows.take(torch.arange(min(EXAMPLE_ROWS, len(rows))))
+
+    def graph(self, inputs: Inputs, *, plain: bool) -> nn.Module:
+        """A module that computes `predict` as a dict of tensors."""
+        return Graph(self.model, inputs, plain=plain)
+
+    def facts(self, inputs: Inputs, columns: ColumnTexts, date: Date) -> dict[str, str]:
+        """The file's metadata."""
+        return describe(self.model, inputs, columns, date)
+
+    def check(self, run: Run, inputs: Inputs, *, what: str) -> None:
+        """Raise unless the exported form `run` equals `predict`."""
+        require_equal(self.model, run, inputs, what=what)
+
+
+def export_source(model: Any) -> Any:
+    """Of any fitted model."""
+    own = getattr(model, "export_source", None)
+    if own is None and not isinstance(model, UncertaintyModel):
+        raise TypeError(f"model is a {type(model).__name__}; pass a model of trustgp.fit or trustgp.load.")
+    return ExportSource(model) if own is None else own()

@@ -40,16 +40,14 @@ def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
     """The same, less the share of the smallest box around both that neither covers: in [-1, 1]."""
     shared, union = _areas(first, second)
     low = torch.minimum(first[..., :, None, :2], second[..., None, :, :2])
-    high = torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:])
-    around = area(high - low)
+    around = area(torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:]) - low)
     return shared - (around - union) / around.clamp_min(1e-9)
 
 
 def _areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Intersection over union, and the union, shape [..., k, m]."""
     low = torch.maximum(first[..., :, None, :2], second[..., None, :, :2])
-    high = torch.minimum(first[..., :, None, 2:], second[..., None, :, 2:])
-    shared = area(high - low)
+    shared = area(torch.minimum(first[..., :, None, 2:], second[..., None, :, 2:]) - low)
     sizes = [area(boxes[..., 2:] - boxes[..., :2]) for boxes in (first, second)]
     union = sizes[0][..., :, None] + sizes[1][..., None, :] - shared
     return shared / union.clamp_min(1e-9), union

@@ -45,8 +45,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
     over the bins of `reliability_curve`; 15 are what most papers report.
     """
     number, confidence, share = reliability_curve(probabilities, labels, bins=bins)
-    gaps = torch.where(number > 0, (share - confidence).abs(), 0.0)
-    return (number * gaps).sum() / number.sum()
+    return (number * torch.where(number > 0, (share - confidence).abs(), 0.0)).sum() / number.sum()
 
 
 def reliability_curve(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> tuple[Tensor, ...]:

@@ -105,9 +105,8 @@ def spatial_quality(boxes: Tensor, std: Tensor, true: Tensor, size: tuple[int, i
     for own_x, own_y in zip(x, y, strict=True):  # one at a time: each takes a picture
         p = own_y[:, None] * own_x  # [height, width]
         p = torch.where(p < MIN_PROBABILITY, 0.0, p)
-        front = _sums((p + EPSILON).log(), inside_y, inside_x)
         back = (1 - p + EPSILON).log()
-        loss = front + back.sum() - _sums(back, inside_y, inside_x)
+        loss = _sums((p + EPSILON).log(), inside_y, inside_x) + back.sum() - _sums(back, inside_y, inside_x)
         qualities.append((loss / area).exp().clamp_max(1.0))
     quality = torch.stack(qualities) if qualities else area.new_zeros(0, len(true))
     return torch.where(quality > MIN_QUALITY, quality, 0.0)

@@ -180,12 +180,9 @@ def _foreign_rows(source: Any, inputs: Inputs, network: Any, unpack: Unpack | No
         loader, _ = batches_of(source, CHUNK_ROWS)
         pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
         batches = [as_inputs(batch, network) for batch in pairs]
-        if not batches:
-            raise ValueError("ood holds no rows.")
-        given: Any = concatenate(batches)
+        given: Any = concatenate(batches or [take(inputs, torch.arange(0))])
     else:
-        rows = isinstance(source, Rows)
-        given = (source.inputs, source.targets) if rows else as_inputs(source, network)
+        given = (source.inputs, source.targets) if isinstance(source, Rows) else as_inputs(source, network)
     wanted = structure(inputs)
     if structure(given) == wanted:
         given = (given,)

@@ -137,8 +137,7 @@ class Evaluation(RowReport, RegressionScores):
 def mean_and_variance(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """Mean and variance, each [n, C]; the variance is infinite where either is not a finite number."""
     mean, variance = as_matrix(prediction.mean), as_matrix(prediction.variance)
-    finite = torch.isfinite(mean) & torch.isfinite(variance)
-    return mean, torch.where(finite, variance, torch.inf)
+    return mean, torch.where(torch.isfinite(mean) & torch.isfinite(variance), variance, torch.inf)
 
 
 def finite(prediction: Prediction) -> Prediction:

@@ -34,8 +34,7 @@ def selective_risk(scores: Tensor, losses: Tensor) -> Tensor:
     ordered, order = _scores(scores, "scores").sort(stable=True)
     sizes = ordered.unique_consecutive(return_counts=True)[1]
     expected = torch.segment_reduce(losses.double()[order], "mean", lengths=sizes).repeat_interleave(sizes)
-    counted = torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)
-    return expected.cumsum(0) / counted
+    return expected.cumsum(0) / torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)
 
 
 def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
@@ -63,8 +62,7 @@ def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     """
     familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
     needed = -(-95 * len(familiar) // 100)  # whole rows: 0.95 n in floats may round up past it
-    threshold = familiar.sort().values[needed - 1]
-    return (foreign <= threshold).double().mean()
+    return (foreign <= familiar.sort().values[needed - 1]).double().mean()
 
 
 def _scores(scores: Tensor, name: str) -> Tensor:

@@ -27,26 +27,18 @@ class FrameError(ValueError):
     """A frame that cannot be converted to a row."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """Structure, shapes and types of a model's frames, without the batch dimension."""
-
-    structure: str
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[torch.dtype, ...]
-
-    def row(self, frame: Inputs) -> Inputs:
-        """The frame as inputs of one row, all finite; leaves may have the batch dimension or not."""
-        if structure(frame) != self.structure:
-            raise FrameError(f"the structure is {structure(frame)}, not {self.structure}")
-        fitted = []
-        for leaf, shape, dtype in zip(leaves(frame), self.shapes, self.dtypes, strict=True):
-            if tuple(leaf.shape) not in (shape, (1, *shape)):
-                raise FrameError(f"the shape is {tuple(leaf.shape)}, not {shape}")
-            fitted.append(leaf.reshape(1, *shape).to(dtype))
-            if not bool(torch.isfinite(fitted[-1]).all()):
-                raise FrameError("values are NaN or infinite")
-        return rebuilt(frame, iter(fitted))
+def _as_row(frame: Inputs, like: Inputs) -> Inputs:
+    """The frame as inputs of one row like another, all finite; leaves may have the batch dimension or not."""
+    if structure(frame) != structure(like):
+        raise FrameError(f"the structure is {structure(frame)}, not {structure(like)}")
+    fitted = []
+    for leaf, row in zip(leaves(frame), leaves(like), strict=True):
+        if tuple(leaf.shape) not in (row.shape, row.shape[1:]):
+            raise FrameError(f"the shape is {tuple(leaf.shape)}, not {tuple(row.shape[1:])}")
+        fitted.append(leaf.reshape(row.shape).to(row.dtype))
+        if not bool(torch.isfinite(fitted[-1]).all()):
+            raise FrameError("values are NaN or infinite")
+    return rebuilt(frame, iter(fitted))
 
 
 def read_frame(frame: Any, wanted: str | None) -> Inputs:
@@ -77,36 +69,34 @@ class FrameReader:
         fitted = isinstance(model, UncertaintyModel)
         self._model, self._structure = model, model.origin.structure if fitted else None
         self._dtype = next(model.network.parameters()).dtype if fitted else None
-        self._form: Form | None = None
+        self._row: Inputs | None = None  # the first, whose structure, shapes and types are those of all
 
     def __call__(self, frame: Any, limit: Tensor | None) -> Reading:
         """The prediction for a frame; a FrameError if it cannot be converted to a row."""
         values = read_frame(frame, self._structure)
-        if self._form is not None:
-            return read_prediction(self._model, self._form.row(values))
-        form, reading = self._first(values)
+        if self._row is not None:
+            return read_prediction(self._model, _as_row(values, self._row))
+        row, reading = self._first(values)
         outputs = reading.uncertainty.shape[1]
         if limit is not None and len(limit) not in (1, outputs):
             what = f"std= has {len(limit)} limits, but the model has {outputs} outputs"
             raise ValueError(f"{what}; pass one number or one for each output.")
-        self._form = form
-        form.row(values)  # refuses NaN, which counted as zero
+        self._row = row
+        _as_row(values, row)  # refuses NaN, which counted as zero
         return reading
 
-    def _first(self, frame: Inputs) -> tuple[Form, Reading]:
-        """The form and prediction of the first reading of a frame that the model answers with one row; NaN
-        and infinities count as zeros."""
+    def _first(self, frame: Inputs) -> tuple[Inputs, Reading]:
+        """The first reading of a frame that the model answers with one row, and its prediction; NaN and
+        infinities count as zeros."""
         first: Exception | None = None
         for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), self._dtype):
             try:
                 answer = read_prediction(self._model, row)
-                if len(answer.mean) != 1:
-                    raise ValueError(f"the model returns {len(answer.mean)} rows instead of one.")
+                if len(answer.mean) == 1:
+                    return row, answer
+                raise ValueError(f"the model returns {len(answer.mean)} rows instead of one.")
             except Exception as error:
                 first = first or error
-                continue
-            shapes, dtypes = zip(*((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves(row)), strict=True)
-            return Form(structure(row), shapes, dtypes), answer
         shapes = [tuple(leaf.shape) for leaf in leaves(frame)]
         what = f"the model accepts no frame with the structure {structure(frame)} and the shapes {shapes}"
         raise ValueError(f"{what}: {first} Pass one row, with or without the batch dimension.") from first
@@ -117,8 +107,7 @@ def _candidate_rows(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs
     tensors = leaves(frame)
     batched = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
     flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number
-    orders = ([False, True] if flat else [True, False]) if batched else [False]
-    for keeps in orders:
+    for keeps in ((False, True) if flat else (True, False)) if batched else (False,):
         row = frame if keeps else map_tensors(lambda leaf: leaf[None], frame)
         yield map_tensors(lambda x: x.to(dtype or x.dtype) if x.is_floating_point() else x, row)
         yield map_tensors(lambda x: x.to(dtype or torch.float32), row)

@@ -32,8 +32,7 @@ _STYLE = {
 def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
     """A matplotlib figure in our style, width and height in inches, written to `path` at the end, whole or
     not at all; without a path the caller keeps the figure. Nothing global is changed."""
-    matplotlib = require_matplotlib()
-    with matplotlib.rc_context(_STYLE):
+    with require_matplotlib().rc_context(_STYLE):
         # a bare Figure needs neither pyplot nor a display
         drawn = importlib.import_module("matplotlib.figure").Figure((width, height), layout="constrained")
         yield drawn

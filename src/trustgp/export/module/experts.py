@@ -89,16 +89,14 @@ class Chosen(nn.Module):
 @torch.library.custom_op("trustgp::choose", mutates_args=())
 def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
     """The predictions of `Chosen` number `key`."""
-    choice = CHOICES[key]
-    chosen = (choice.experts[label] for label in labels.tolist())
+    chosen = (CHOICES[key].experts[label] for label in labels.tolist())
     rows = [expert(*(vector[i] for vector in vectors)) for i, expert in enumerate(chosen)]
     return [torch.stack(values) for values in zip(*rows, strict=True)]
 
 
 @choose.register_fake
 def _(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
-    n = labels.shape[0]
-    return [vectors[0].new_empty(n, *shape, dtype=dtype) for shape, dtype in CHOICES[key].kinds]
+    return [vectors[0].new_empty(labels.shape[0], *shape, dtype=dtype) for shape, dtype in CHOICES[key].kinds]
 
 
 class RowExpert(nn.Module):

@@ -19,8 +19,8 @@ from ..detector_file import as_served
 from ..errors import ExportError, layer_with, require_packages
 from ..metadata import DIGEST, FORMAT, PREFIX, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
-from ..source import export_source
 from ..trace.trace import traced
+from ..verify import export_source
 from .translate import OPSETS, UntranslatedError, to_onnx
 
 EXTERNAL = 1  # in onnx.TensorProto.DataLocation: the numbers are in another file

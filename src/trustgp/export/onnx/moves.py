@@ -99,8 +99,7 @@ def _copy(w: Writer, n: Any, x: Any, source: Any, *_: Any) -> str:
 def _pad(w: Writer, n: Any, x: Any, sides: Any, value: float) -> str:
     """torch counts the sides from the last dimension on, pair by pair; ONNX all starts, then all ends."""
     whole = [*sides, *[0] * (2 * len(shape_of(n)) - len(sides))]
-    pads = whole[-2::-2] + whole[::-2]
-    return w.op("Pad", w.tensor(x), w.integers(pads), w.constant(value, dtype_of(n)))
+    return w.op("Pad", w.tensor(x), w.integers(whole[-2::-2] + whole[::-2]), w.constant(value, dtype_of(n)))
 
 
 def _reduced(kind: str, w: Writer, n: Any, *given: Any, through: torch.dtype | None = None) -> str:

@@ -111,8 +111,7 @@ def _max_pool(w: Writer, n: Any, inputs: Any, kernel, stride, padding, dilation,
         values = w.op("MaxPool", x, **window, ceil_mode=int(ceil))
     # onnxruntime skips NaN, so that an overflow would look valid: the whole plane becomes NaN
     unknown = w.cast(w.op("IsNaN", x), torch.int32)
-    planes = w.integers(range(2, 2 + len(sides)))
-    lost = w.cast(w.op("ReduceMax", unknown, planes, keepdims=1), torch.bool)
+    lost = w.cast(w.op("ReduceMax", unknown, w.integers(range(2, 2 + len(sides))), keepdims=1), torch.bool)
     return w.op("Where", lost, w.constant(math.nan, dtype_of(inputs)), values), indices
 
 

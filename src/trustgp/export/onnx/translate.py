@@ -48,9 +48,8 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
     helper = writer.helper
     placeholders = module.graph.find_nodes(op="placeholder")
     writer.values |= zip(placeholders, names, strict=True)
-    answers = _fill(writer, module)
     results = next(iter(module.graph.find_nodes(op="output"))).args[0]
-    for name, value in answers.items():
+    for name, value in _fill(writer, module).items():
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
     inputs = [_value_info(helper, name, node, rows) for name, node in zip(names, placeholders, strict=True)]
     outputs = [_value_info(helper, name, node, rows) for name, node in results.items()]

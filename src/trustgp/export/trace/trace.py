@@ -19,7 +19,7 @@ from ...data.trees import Inputs, leaves, rebuilt, state_tensors
 from ...tangents.decompose import PLAIN, Unfused
 from ...tangents.modules import tensors_in
 from ..errors import ExportError, layer_with
-from ..source import export_source
+from ..verify import export_source
 from .decompositions import aten_graph
 
 aten = torch.ops.aten

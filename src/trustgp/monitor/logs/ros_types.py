@@ -44,8 +44,7 @@ def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
 def state_message(state: JointState) -> bytes:
     """A joint state."""
     numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
-    header = _header(state.measured)
-    return _serialize(ROS_TYPE, header, list(state.names), *numbers)
+    return _serialize(ROS_TYPE, _header(state.measured), list(state.names), *numbers)
 
 
 def text_message(text: str) -> bytes:
