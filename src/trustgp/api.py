@@ -169,7 +169,6 @@ def paper(
         raise ValueError(f"likelihood={likelihood!r}; the paper has Regression() and Classification().")
     if pruning is not None:
         first = members_of(as_network(network, kind().combined))[0]
-        check_kind(first)
         total = sum(value.numel() for value in first.parameters())
         keep, each = (most if total > most else None for most in pruning)
         options = {"tangents": JacobianRows(keep=keep, rank="taylor", keep_per_expert=each), **options}

@@ -22,7 +22,6 @@ from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
-from ..tangents.modules import check_kind
 from ..tangents.outputs import as_network, has_output_selector
 from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
@@ -59,7 +58,6 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         ThreadPoolExecutor(1) as background,
     ):
         network = as_network(network, options.likelihood.combined)
-        check_kind(network)
         rows = read_rows(train, name="train", finite=False, unpack=options.unpack, network=network)
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]

@@ -53,10 +53,8 @@ class OutputSelector:
 
 
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """An unwrapped copy of the network that returns `output(network(...))`, or its own output for None; of
-    several networks each one does."""
-    network = unwrap(network)
-    check_kind(network)
+    """A copy of the network that returns `output(network(...))`, or its own output for None; of several
+    networks each one does."""
     if output is not None and not callable(output):
         raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
     network = clone_module(network)
@@ -95,14 +93,13 @@ class NetworkEnsemble(nn.Module):
 
 
 def as_network(given: Any, combination: Combination) -> nn.Module:
-    """The network to fit: that which was given, unwrapped, or a list of them as one."""
-    if not isinstance(given, (list, tuple, nn.ModuleList)):
-        return unwrap(given)
-    if not len(given):
+    """The network that was given, unwrapped and checked, or a list of them as one."""
+    several = isinstance(given, (list, tuple, nn.ModuleList))
+    members = [unwrap(member) for member in (given if several else [given])]
+    if not members:
         raise ValueError("network is an empty list; pass one trained network at least.")
-    members = [unwrap(member) for member in given]
     for number, member in enumerate(members, start=1):
-        check_kind(member, f"network {number} of {len(members)}")
+        check_kind(member, f"network {number} of {len(members)}" if several else "network")
     return members[0] if len(members) == 1 else NetworkEnsemble(members, combination)
 
 
