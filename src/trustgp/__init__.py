@@ -28,7 +28,7 @@ _NAMES = {
     "": ("metrics", "plots"),
     # what to choose
     ".likelihoods": ("Regression", "Classification"),
-    ".detection.query_rows": ("Detection",),
+    ".detection.adapter": ("Detection",),
     ".tangents": ("LayerFactors", "JacobianRows", "Sketch"),
     ".experts.neighbours": ("Patchwork",),
     ".experts.gate": ("Division",),

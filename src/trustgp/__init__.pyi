@@ -22,9 +22,9 @@ from .api import load as load
 from .api import paper as paper
 from .data.rows import Rows as Rows
 from .data.tensor_file import ArtifactError as ArtifactError
+from .detection.adapter import Detection as Detection
 from .detection.model import DetectionModel as DetectionModel
 from .detection.pictures import BoxTargets as BoxTargets
-from .detection.query_rows import Detection as Detection
 from .executors import Threads as Threads
 from .experts.gate import Division as Division
 from .experts.neighbours import Patchwork as Patchwork

@@ -15,9 +15,9 @@ from .data.rows import Unpack
 from .data.tensor_file import read_file
 from .data.torch_modes import cpu_default, plain_modes
 from .data.user_warnings import explain_call, warn_user
+from .detection.adapter import Detection
 from .detection.fitting import fit as fit_detector
 from .detection.model import DetectionModel
-from .detection.query_rows import Detection
 from .detection.state import read_detector
 from .executors import Executor
 from .experts.gate import Division

@@ -10,8 +10,7 @@ from detection.detector_zoo import SIZES, GridDetector, resnet
 from torch import Tensor, nn
 
 from trustgp.detection import Adapter, BoxTargets, DetectionModel, fit
-from trustgp.detection.adapter import Detector
-from trustgp.detection.query_rows import probabilities
+from trustgp.detection.adapter import Detector, probabilities
 from trustgp_experiments.datasets.scenes import Scenes, scenes
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")

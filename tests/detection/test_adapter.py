@@ -9,8 +9,7 @@ from detection.detector_zoo import ZOO
 from torch import nn
 
 from trustgp.detection import Adapter, Detection
-from trustgp.detection.adapter import Detector
-from trustgp.detection.query_rows import kept
+from trustgp.detection.adapter import Detector, kept
 
 NETWORKS = {**ZOO, "plain": plain_detr, "conditional": conditional_detr}
 ATTENTION = "model.decoder.layers.1.encoder_attn"

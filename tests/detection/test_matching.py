@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trustgp.detection import BoxTargets
-from trustgp.detection.query_rows import CLASS_COST, DISTANCE_COST, OVERLAP_COST, match
+from trustgp.detection.adapter import CLASS_COST, DISTANCE_COST, OVERLAP_COST, match
 from trustgp.metrics.boxes import generous_overlaps
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import trustgp
 from trustgp.cli import main
-from trustgp.detection.query_rows import match
+from trustgp.detection.adapter import match
 from trustgp.math.calibration import held_out_quantile
 
 

@@ -12,8 +12,8 @@ from torch import nn
 
 import trustgp
 from trustgp.detection import BoxTargets
+from trustgp.detection.adapter import probabilities
 from trustgp.detection.fitting import _warn_missing_classes
-from trustgp.detection.query_rows import probabilities
 from trustgp.metrics.boxes import corners, overlaps
 
 

@@ -10,7 +10,7 @@ import torch
 from metrics.by_hand import there
 from metrics.test_boxes import plain
 
-from trustgp import metrics
+from trustgp import detection, metrics
 from trustgp.detection import BoxTargets
 from trustgp.metrics.detections import MIN_BIN_COUNT
 
@@ -86,10 +86,10 @@ def test_of_equal_targets_the_last_is_matched():
 
 
 def test_former_names_say_what_to_use():
-    with pytest.warns(DeprecationWarning, match="now called match_targets"):
-        assert metrics.match_things is metrics.match_targets
-    with pytest.raises(AttributeError, match=r"average_precision was removed: .*pycocotools"):
-        _ = metrics.average_precision
+    with pytest.warns(DeprecationWarning, match="now called BoxTargets"):
+        assert detection.Things is BoxTargets
+    with pytest.raises(AttributeError, match=r"fit_detector was removed: call trustgp\.detection\.fit"):
+        _ = detection.fit_detector
 
 
 def test_detection_calibration_error_by_hand():

@@ -5,7 +5,7 @@ import pytest
 from many import each
 
 from trustgp import logs
-from trustgp.monitor.logs.acceleration import MIN_SAMPLES
+from trustgp.monitor.logs.joint_state import MIN_SAMPLES
 
 RATE, START = 100, 10**18
 

@@ -3,12 +3,11 @@
 from ..data.user_warnings import former_names
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.detections import Detections
-from .adapter import Adapter
+from .adapter import Adapter, Detection
 from .coco import coco_scenes
 from .fitting import fit
 from .model import DetectionModel, to_supervision
 from .pictures import BoxTargets
-from .query_rows import Detection
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # fit and use

@@ -18,9 +18,9 @@ from ..export.metadata import COLUMNS, PREFIX, ColumnTexts, Date, common
 from ..export.module.experts import one_of
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
+from .adapter import Detection, probabilities, with_background
 from .class_gaussians import ClassGaussians
 from .pictures import as_pictures
-from .query_rows import Detection, probabilities, with_background
 from .state import DetectorState, novelty_of
 
 BATCHES = (1, 4)  # pictures that are compared at a time

@@ -14,11 +14,10 @@ from ..data.user_warnings import explain_call, warn_user
 from ..executors.progress import Reporter, reporting
 from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
-from .adapter import Adapter, Detector
+from .adapter import Adapter, Detection, Detector, QueryRows
 from .class_gaussians import ClassGaussians, ClassTemperature, EdgeErrors, EdgeNoise
 from .model import DetectionModel
 from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
-from .query_rows import Detection, QueryRows
 from .scenes import SceneStream
 from .state import DetectorState, novelty_of
 
@@ -67,16 +66,15 @@ def fit(
     with plain_modes():
         private = clone_module(unwrap(detector)).eval()
         watched = Detector(private if device is None else private.to(device), adapter)
-        streams = {"pictures": SceneStream(pictures, watched, name="pictures")}
-        if validation is not None:
-            streams["validation"] = SceneStream(validation, watched, name="validation")
+        given = {"pictures": pictures} | ({} if validation is None else {"validation": validation})
+        streams = {name: SceneStream(source, watched, name=name) for name, source in given.items()}
         _check_streams(streams, watched)
         every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
         passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
         with locked(folder), reporting(enabled=progress) as report:
             store = PassCheckpoint(None)
             if folder is not None:
-                loaders = [one for one in (pictures, validation) if isinstance(one, DataLoader)]
+                loaders = [one for one in given.values() if isinstance(one, DataLoader)]
                 if any(isinstance(one.sampler, RandomSampler) for one in loaders):
                     raise ValueError("checkpoint= needs pictures in the same order; pass shuffle=False.")
                 store = PassCheckpoint.open(folder, watched, settings, streams)

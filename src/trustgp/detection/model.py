@@ -19,11 +19,10 @@ from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
-from .adapter import Detector, DetectorOutputs
+from .adapter import Detection, Detector, DetectorOutputs, QueryRows, kept, probabilities, with_background
 from .export import DetectorSource
 from .picture_pass import HeldOut, PicturePass, chunked
 from .pictures import Pictures, as_pictures, finite_pictures, for_each
-from .query_rows import Detection, QueryRows, kept, probabilities, with_background
 from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
 

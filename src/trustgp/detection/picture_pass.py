@@ -16,10 +16,9 @@ from torch import Tensor
 from ..data.fingerprint import network_fingerprint, tensor_fingerprint
 from ..data.tensor_file import ArtifactError, inside, read, write
 from ..fitting.checkpoint import Checkpoint
-from .adapter import Detector
+from .adapter import Detection, Detector, QueryRows, labelled_rows
 from .class_gaussians import ClassMoments
 from .pictures import by_size
-from .query_rows import Detection, QueryRows, labelled_rows
 from .scenes import Scene
 
 CHUNK = 64  # pictures that are in memory at a time

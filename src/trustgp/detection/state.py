@@ -15,9 +15,8 @@ from ..data.tensor_file import ArtifactError, Reader, write
 from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
 from ..state.model_file import DETECTOR
 from ..tangents.modules import clone_module
-from .adapter import Adapter, Detector
+from .adapter import Adapter, Detection, Detector
 from .class_gaussians import ClassGaussians, ClassTemperature, EdgeNoise
-from .query_rows import Detection
 
 PROBE_TOLERANCE = 1e-3  # over the largest number of the probe
 MIN_DF = 2.0  # degrees of freedom
@@ -74,11 +73,8 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
     text = {
         "network": network_fingerprint(state.network),
         "detector": type(state.network).__name__,
-        "names": list(state.names),
-        "size": list(state.size),
-        "mixed": state.mixed,
-        "rows": state.rows,
         "settings": asdict(state.settings),
+        **{name: getattr(state, name) for name in ("names", "size", "mixed", "rows")},
     }
     table = {"probe": probe(state.detector, state.size)[0]}
     parts = (state.classes, state.pictures, state.temperature, state.edges)

@@ -3,7 +3,6 @@
 Every row is scored. A row without a finite prediction costs infinitely much; none is dropped.
 """
 
-from ..data.user_warnings import former_names
 from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .detection_quality import DetectionQuality, detection_quality, spatial_quality
@@ -33,10 +32,3 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",
     "on_unknown", "unknown_recall", "open_set_errors",
 ]  # fmt: skip
-
-__getattr__ = former_names(
-    __name__,
-    match_things=match_targets,
-    average_precision="an error bar does not change it; use pycocotools.",
-    precision_curves="an error bar does not change them; use pycocotools.",
-)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trustgp.detection import DetectionModel
-from trustgp.detection.query_rows import kept, probabilities
+from trustgp.detection.adapter import kept, probabilities
 
 from ...core.result import threads
 from ...core.stage_timer import call_peak

@@ -7,8 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from trustgp.detection.adapter import Detector
-from trustgp.detection.query_rows import Detection, kept, probabilities, with_background
+from trustgp.detection.adapter import Detection, Detector, kept, probabilities, with_background
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
