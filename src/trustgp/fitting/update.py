@@ -21,10 +21,12 @@ from ..experts.expert import Problem, Solved, extended_expert, prior_of
 from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
-from ..experts.witness_fit import extend_witness, update_witness
+from ..experts.witness_fit import extend_witness, find_witness, update_witness
+from ..math.calibration import CalibrationRows
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
+from .leave_out import clusters_left_out
 from .prepare import Residuals, leave_out_kernel, make_problems, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
 from .whole import extend_whole
@@ -80,13 +82,15 @@ def update_state(
         if witness is not None and setting is not None:  # not larger than before where there is a budget
             limit = None if provenance.size is None else witness.nbytes
             witness = update_witness(witness, rows, setting, context.nearby(), limit)
+        elif not (provenance.size or provenance.compressed):
+            witness = find_witness(rows, setting, context.nearby(), None)  # there may have been too few rows
         updated = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
         updated = replace(updated, forward=state.forward, probes=state.probes)
         updated, fitted = calibrate(updated, report)
         if fitted.warning:
             warn_user(fitted.warning)
-    if after.validation is None and labels is None:
-        updated = replace(updated, calibrations=state.calibrations)  # nothing new is known about them
+    if state.training is None and not state.likelihood.fitted_to_left_out(state.calibrations):
+        updated = replace(updated, calibrations=state.calibrations)  # a file holds no validation rows
     return _with_threshold(updated, state), touched
 
 
@@ -150,7 +154,7 @@ def _refit_experts(
     """Every kernel with all rows, and which experts changed; `training` has all rows, but the partitions and
     the experts of before."""
     problems, likelihood = _problems(state, training.rows, training.groups, context), state.likelihood
-    mixtures, partitions, solved, touched = [], [], [], []
+    mixtures, partitions, solved, touched, far = [], [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
         problem = replace(problem, rank=state.provenance.rank)
         if problem.rank is not None and likelihood.leaves_out:
@@ -162,18 +166,21 @@ def _refit_experts(
             judged_tasks(problem, make_tasks(part, state.provenance.lend[k]), part, likelihood)
             for part in (training.partitions[k], partition)
         )
-        same, names = {}, ("own", "candidates", "around")
+        same, names, offset = {}, ("own", "candidates", "around"), sum(len(m.experts) for m in mixtures)
         for i, pair in enumerate(zip(before, after, strict=True)):
-            if all(torch.equal(*(getattr(task, name) for task in pair)) for name in names):
+            if not all(torch.equal(*(getattr(task, name) for task in pair)) for name in names):
+                touched.append(offset + i)
+            elif training.solved[k][i].held_out is not None or not after[i].judged:  # a file has none
                 same[i] = training.solved[k][i]
         results = solve_tasks(problem, after, context, finished=same)
-        offset = sum(len(m.experts) for m in state.mixtures[:k])
-        touched += [offset + i for i in range(len(after)) if i not in same]
-        experts = tuple(result.expert for result in results)
-        mixtures.append(extend_whole(replace(mixture, experts=experts), added))
+        mixture = replace(mixture, experts=tuple(result.expert for result in results))
+        far.append(clusters_left_out(problem, mixture, after))
+        mixtures.append(extend_whole(mixture, added))
         partitions.append(partition)
         solved.append(tuple(results))
-    after = replace(training, partitions=tuple(partitions), solved=tuple(solved))
+    left_out = [one for one in far if one is not None]
+    far = CalibrationRows.cat(left_out) if left_out else None
+    after = replace(training, partitions=tuple(partitions), solved=tuple(solved), far=far)
     return after, tuple(mixtures), touched
 
 
