@@ -59,11 +59,7 @@ class CocoScenes(Dataset):
 
 
 def coco_scenes(
-    annotations_path: str | Path,
-    images_folder: str | Path,
-    *,
-    prepare: Prepare,
-    labels: Mapping | None = None,
+    annotations_path: str | Path, images_folder: str | Path, *, prepare: Prepare, labels: dict | None = None
 ) -> CocoScenes:
     """Pictures and targets of a COCO file, for `trustgp.detection.fit`: a Dataset that reads one at a time.
 

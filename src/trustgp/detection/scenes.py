@@ -15,7 +15,7 @@ from .coco import CocoScenes
 from .pictures import LISTS, BoxTargets, Pictures, as_pictures, as_targets, finite_pictures, is_annotations
 
 Size = tuple[int, int]
-Part = tuple[Pictures, list[BoxTargets | None]]  # pictures and the targets of each
+Part = tuple[Pictures, list[Any]]  # pictures, and BoxTargets or None of each
 SOURCES = "(images, targets), a Hugging Face processor's mapping, or a Dataset or DataLoader of them"
 
 
@@ -49,10 +49,9 @@ class SceneStream:
         if first is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
-        rows = given.dataset if isinstance(given, DataLoader) else given
-        self.total: int | None = len(rows if _is_indexed(rows) else first[0])  # pyright: ignore
-        if isinstance(rows, IterableDataset):
-            self.total = None  # unknown before the end
+        rows: Any = given.dataset if isinstance(given, DataLoader) else given
+        count = None if isinstance(rows, IterableDataset) else len(rows if _is_indexed(rows) else first[0])
+        self.total: int | None = count  # None: unknown before the end
 
     def scenes(self, start: int = 0) -> Iterator[Scene]:
         """One by one, once; without those before `start`, which a Dataset does not read."""
@@ -82,22 +81,19 @@ class SceneStream:
             pictures = as_pictures(images, channels=detector.channels, size=self._size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if targets is None:
-            each: list[Any] = [None] * len(pictures)
-        else:  # those of a single picture need no list around them
-            several = isinstance(targets, LISTS) and not (len(pictures) == 1 and is_annotations(targets))
-            each = list(targets) if several else [targets]
-        if len(each) != len(pictures):
-            raise ValueError(f"{name} has {len(pictures)} pictures, but targets of {len(each)}.")
-        finite = finite_pictures(pictures) if len(pictures) else None
-        if finite is not None and not bool(finite.all()):
+        if len(pictures) and not bool((finite := finite_pictures(pictures)).all()):
             bad = [first + i for i in (~finite).nonzero().flatten().tolist()]
             raise ValueError(f"{name}: {len(bad)} pictures hold NaN or infinity, the first is {bad[0]}.")
-        num_labels = None if self._foreign else detector.labels
+        if targets is None:
+            return pictures, [None] * len(pictures)
+        # those of a single picture need no list around them
+        several = isinstance(targets, LISTS) and not (len(pictures) == 1 and is_annotations(targets))
+        each, num_labels = list(targets) if several else [targets], None if self._foreign else detector.labels
+        if len(each) != len(pictures):
+            raise ValueError(f"{name} has {len(pictures)} pictures, but targets of {len(each)}.")
         for i, one in enumerate(each):
-            if one is not None or targets is not None:
-                height, width = (int(side) for side in pictures[i].shape[-2:])
-                each[i] = as_targets(one, (height, width), num_labels, f"{name}, picture {first + i}")
+            height, width = (int(side) for side in pictures[i].shape[-2:])
+            each[i] = as_targets(one, (height, width), num_labels, f"{name}, picture {first + i}")
         return pictures, each
 
 

@@ -93,7 +93,7 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
     if network_fingerprint(private) != text.get("network"):
         what = f"{where}: was fitted to another detector; classes, names or weights differ"
         raise ArtifactError(f"{what}. Load it with the detector it was fitted to, or fit again.")
-    names, size, rows, settings = _read_text(text, where)
+    names, size, _, settings = facts = _read_text(text, where)
     reader = Reader(table, where=where)
     held_scores, threshold = read_novelty(reader)
     try:
@@ -110,21 +110,15 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
         centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
         return ClassGaussians(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
 
+    powers = (reader.positive(f"edges.{name}", zero=True) for name in ("growth", "picture"))
     state = DetectorState(
         private,
         gaussians(CLASSES, detector.labels),
         gaussians(PICTURES, 1),
         ClassTemperature(reader.positive("temperature.least"), reader.positive("temperature.growth")),
-        EdgeNoise(
-            reader.positive("edges.level", 4),
-            *(reader.positive(f"edges.{name}", zero=True) for name in ("growth", "picture")),
-            df=reader.positive("edges.df"),
-        ),
-        names=names,
-        size=size,
+        EdgeNoise(reader.positive("edges.level", 4), *powers, df=reader.positive("edges.df")),
+        *facts,
         mixed=text.get("mixed") is True,
-        rows=rows,
-        settings=settings,
         held_scores=held_scores,
         held_pictures=reader.positive("held_pictures", None, zero=True),
         threshold=threshold,
@@ -135,6 +129,7 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
 
 
 def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:
+    """Names of modules, size of pictures, number of rows, and settings."""
     try:
         names, (height, width), rows = tuple(text["names"]), text["size"], text["rows"]
         plain = dict(text["settings"])

@@ -102,6 +102,7 @@ class Evaluation(RowReport, RegressionScores):
         predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         each = [RegressionScores(**own, rmse=own["mse"] ** 0.5) for own in columns]
+        scored = {"levels": levels, "observed": observed, "targets": targets, "ood_targets": ood_targets}
         return cls(
             **average,
             rmse=average["mse"] ** 0.5,
@@ -109,12 +110,9 @@ class Evaluation(RowReport, RegressionScores):
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs=dict(zip(names, each, strict=True)),
             counts=RowCounts.of(*(finite(p).epistemic.isfinite().all(dim=1) & p.valid for p in predictions)),
-            levels=levels,
-            observed=observed,
+            **scored,
             prediction=prediction,
-            targets=targets,
             ood_prediction=ood,
-            ood_targets=ood_targets,
         )
 
     @cached_property
