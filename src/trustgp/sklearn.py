@@ -248,5 +248,4 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
 
     def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Without the units of classes that would have no training row."""
-        missing = np.setdiff1d(y[held_out], y[~held_out])
-        return held_out & ~np.isin(units, units[np.isin(y, missing)])
+        return held_out & ~np.isin(units, units[np.isin(y, np.setdiff1d(y[held_out], y[~held_out]))])

@@ -31,9 +31,7 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
     if network is None:
         return tensor
     embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
-    if embeds and not tensor.is_floating_point():
-        return tensor.long()
-    return tensor.to(precision_of(network))
+    return tensor.long() if embeds and not tensor.is_floating_point() else tensor.to(precision_of(network))
 
 
 def precision_of(network: nn.Module) -> torch.dtype:

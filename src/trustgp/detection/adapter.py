@@ -218,9 +218,7 @@ class QueryRows:
 
 def probabilities(logits: Tensor, num_labels: int) -> Tensor:
     """Of the classes, without "no object", [n, Q, C]: a softmax where that has a logit, else sigmoids."""
-    if logits.shape[-1] == num_labels:
-        return logits.sigmoid()
-    return logits.softmax(dim=-1)[..., :num_labels]
+    return logits.sigmoid() if logits.shape[-1] == num_labels else logits.softmax(dim=-1)[..., :num_labels]
 
 
 def with_background(logits: Tensor, num_labels: int) -> Tensor:
@@ -260,8 +258,7 @@ def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: fl
 def labelled_rows(
     detector: Detector, images: Tensor, targets: Sequence[BoxTargets], settings: Detection, *, first: int = 0
 ) -> QueryRows:
-    """Every query that matches a target, and the detections that match none; `first` is the index of the
-    first picture."""
+    """Queries that match a target, and detections that match none; `first` is the first picture's index."""
     outputs, parts = detector(images), []
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)

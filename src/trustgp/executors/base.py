@@ -171,8 +171,7 @@ class FitContext:
         return replace(self, executor=Inline()) if here else self
 
     def run(self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None) -> Results:
-        """Pairs of (position, result) as they come, see `Executor.run`; a stage has a bar, and `rows` counts
-        the rows of a task."""
+        """Pairs of (position, result), see `Executor.run`; a stage has a bar; `rows` counts a task's rows."""
         results = self.executor.run(work, tasks)
         if not stage:
             return results

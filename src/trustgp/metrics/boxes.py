@@ -85,8 +85,7 @@ def select_detections(
 
 
 def on_unknown(boxes: Tensor, true: Any, *, num_classes: int) -> Tensor:
-    """Which boxes [k, 4] lie on an unknown object: they overlap it by 0.3, and more than any familiar one;
-    bool, [k]."""
+    """Which boxes [k, 4] lie on an unknown object, by 0.3 and more than on any familiar one; bool, [k]."""
     unknown = true.labels >= num_classes
     new, _ = nearest(boxes.double(), true.boxes[unknown].double())
     familiar, _ = nearest(boxes.double(), true.boxes[~unknown].double())

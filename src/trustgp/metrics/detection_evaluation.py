@@ -69,7 +69,7 @@ class ScoredScenes:
     """Detections in n pictures, and the true boxes; all on the CPU."""
 
     detections: Sequence[Detections]  # with error bars
-    targets: Sequence[Any] | None  # None: they are not known
+    targets: Any  # of each picture; None: they are not known
     sizes: Sizes  # height and width of each, in pixels
 
     @property
@@ -135,7 +135,6 @@ class _Pairs:
     """Detections of all pictures, concatenated, and the targets of known classes that they match."""
 
     def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
-        assert scenes.targets is not None
         self.scenes, self.num_classes = scenes, num_classes
         trained = [(one, one.labels < num_classes) for one in scenes.targets]
         self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in trained]
@@ -207,7 +206,6 @@ def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | N
     detections, shown = ood.detections, torch.ones(len(ood.detections), dtype=torch.bool)
     novelty, values = [one.novelty for one in detections], {}
     if foreign is not None and foreign.unknown:
-        assert ood.targets is not None
         targets, boxes, num_classes = ood.targets, [one.boxes for one in detections], foreign.num_classes
         each = zip(novelty, boxes, targets, strict=True)
         novelty = [new[on_unknown(own, true, num_classes=num_classes)] for new, own, true in each]

@@ -225,6 +225,4 @@ def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
         return {str(key): plain(inner, infinite=infinite) for key, inner in value.items()}
     if isinstance(value, Tensor):
         value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(inner, infinite=infinite) for inner in value]
-    return value
+    return [plain(inner, infinite=infinite) for inner in value] if isinstance(value, list | tuple) else value

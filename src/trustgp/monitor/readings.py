@@ -86,8 +86,7 @@ class FrameReader:
         return reading
 
     def _first(self, frame: Inputs) -> tuple[Inputs, Reading]:
-        """The first reading of a frame that the model answers with one row, and its prediction; NaN and
-        infinities count as zeros."""
+        """A frame as the first row that the model predicts, and its prediction; what is not finite is 0."""
         first: Exception | None = None
         for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), self._dtype):
             try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.fx import Node
 
 TYPES = {  # of torch and of ONNX
@@ -42,8 +41,7 @@ class Writer:
 
     def constant(self, value: Any, dtype: torch.dtype | None = None) -> str:
         """The name of a constant; small equal ones are the same."""
-        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
-        tensor = tensor if dtype is None else tensor.to(dtype)
+        tensor = torch.as_tensor(value, dtype=dtype).detach().cpu()
         array = tensor.contiguous().numpy()
         name, first = f"{self.prefix}constant_{len(self.constants)}", None
         if tensor.numel() <= MAX_SHARED_SIZE:

@@ -116,15 +116,14 @@ def _messages(
         raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
     where = f"{reader.path}, topic {topic}"
     first = _first(reader, topic, joints, needs, where, strict)
-    clocks, errors, first_error = (Clock(), Clock()), 0, ""
+    measured, recorded, errors, first_error = Clock(), Clock(), 0, ""
     for channel, time, data in reader.messages():
         state = None
         if channel.topic == topic:
             try:
                 state = reader.state(channel, time, data).pick(first.names, needs, where=where)
                 if state is not None:
-                    stamps = zip(clocks, (state.measured, time), strict=True)
-                    jumps = [clock.jump(stamp) for clock, stamp in stamps]
+                    jumps = measured.jump(state.measured), recorded.jump(time)  # both, as both count on
                     if any(jumps):
                         raise LogError(f"{where}, message at {time} ns: {jumps[1] or jumps[0]}.")
             except LogError as error:
