@@ -161,9 +161,7 @@ def for_each(pictures: Pictures, work: Callable[[Tensor], Sequence[Answer]]) -> 
     """The answer of `work` to each picture; it takes batches of one size [k, channels, height, width]."""
     answers: dict[int, Answer] = {}
     for indices in by_size(pictures):
-        if isinstance(pictures, Tensor):  # all of one size, so the indices are contiguous
-            batch = pictures[indices[0] : indices[-1] + 1]
-        else:
-            batch = torch.stack([pictures[i] for i in indices])
+        batch = pictures[indices[0] : indices[-1] + 1]  # of a tensor all are of one size, one after another
+        batch = batch if isinstance(batch, Tensor) else torch.stack([pictures[i] for i in indices])
         answers |= zip(indices, work(batch), strict=True)
     return [answers[i] for i in range(len(pictures))]

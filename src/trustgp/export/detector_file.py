@@ -39,8 +39,7 @@ class DetectorFacts:
 
     def texts(self) -> dict[str, str]:
         """By name, as a file holds them."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: ABSENT if value is None else json.dumps(value) for name, value in values.items()}
+        return {name: ABSENT if value is None else json.dumps(value) for name, value in vars(self).items()}
 
     @classmethod
     def read(cls, metadata: Mapping[str, str], where: str) -> DetectorFacts:

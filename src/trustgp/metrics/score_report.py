@@ -115,6 +115,8 @@ class ScoreReport:
             table.add_section()
         return table
 
+    __rich__ = table
+
     @property
     def _title(self) -> str:
         counts = self.counts
@@ -152,24 +154,19 @@ class ScoreReport:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the scores in full precision, one in a line (metric, output, value), whole or not at all."""
-        text, path = io.StringIO(), Path(path)
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["metric", "output", "value"])
-        writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
-        for key in (score.name for score in fields(self.kind)):
-            values = {name: getattr(scores, key) for name, scores in self.scores.items()}
-            writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
-        with atomic_file(path) as temporary:
-            temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
-        return path
+        with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["metric", "output", "value"])
+            writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
+            for key in (score.name for score in fields(self.kind)):
+                values = {name: getattr(scores, key) for name, scores in self.scores.items()}
+                writer.writerows([key, name, repr(v)] for name, v in values.items() if v is not None)
+        return Path(path)
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.shown}
         text = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
         return f"<{type(self).__name__} of {len(self)} {self.counts.noun}: {text}>"
-
-    def __rich__(self) -> Table:
-        return self.table()
 
     def __str__(self) -> str:
         text = io.StringIO()

@@ -87,8 +87,8 @@ def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
     text = ", ".join(remarks)
     room = _room(axes, text)
     corner = np.array([min(axes.get_xlim()), min(axes.get_ylim())]) + 0.6 * room[1]
-    style = {"fontsize": FONT, "va": "center", "bbox": _plate(RED if novel else "white")}
-    axes.text(corner[0], corner[1] + room[1] / 2, text, color="white" if novel else INK, **style)
+    back, ink = (RED, "white") if novel else ("white", INK)
+    axes.text(corner[0], corner[1] + room[1] / 2, text, color=ink, **_style(back))
     return [np.concatenate([corner, corner + room])]
 
 
@@ -158,8 +158,7 @@ def _draw_label(axes: Any, text: str, box: Array, colour: tuple[float, ...], tak
     covers = [((one[2:] > others[:, :2]) & (one[:2] < others[:, 2:])).all(axis=1).any() for one in inside]
     where = inside[int(np.argmin(covers))]  # the first that is free; the first where none is
     place = where[0] + 0.3 / LABEL_HEIGHT * height, (where[1] + where[3]) / 2
-    style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
-    axes.text(*place, text, color=ink_on(colour), **style)
+    axes.text(*place, text, color=ink_on(colour), clip_on=True, **_style(colour))
     return where
 
 
@@ -170,8 +169,9 @@ def _room(axes: Any, text: str) -> Array:
     return np.array([(LETTER_WIDTH * len(text) + 0.6) * FONT, LABEL_HEIGHT * FONT]) / points
 
 
-def _plate(colour: Any) -> dict[str, Any]:
-    return {"facecolor": colour, "edgecolor": "none", "boxstyle": "square,pad=0.25", "alpha": 0.9}
+def _style(colour: Any) -> dict[str, Any]:
+    plate = {"facecolor": colour, "edgecolor": "none", "boxstyle": "square,pad=0.25", "alpha": 0.9}
+    return {"fontsize": FONT, "va": "center", "bbox": plate}
 
 
 def scale_position(novelty: float, threshold: float | None = None) -> float:

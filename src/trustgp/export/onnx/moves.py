@@ -48,11 +48,6 @@ def _squeeze(w: Writer, n: Any, x: Any, dims: Any = None) -> str:
     return w.op("Squeeze", w.tensor(x), w.integers(axes)) if axes else w.tensor(x)
 
 
-def _cat(w: Writer, n: Any, tensors: Any, axis: int) -> str:
-    parts = [w.tensor(a, dtype_of(n)) for a in tensors if shape_of(a) != [0]]
-    return w.op("Concat", *parts, axis=axis % len(shape_of(n)))
-
-
 def _slice(w: Writer, n: Any, x: Any, axis: int, start: Any, end: Any, step: int) -> str:
     ends = [w.shape([0 if start is None else start]), w.shape([ENDLESS if end is None else end])]
     return w.op("Slice", w.tensor(x), *ends, w.integers(_axes(x, axis)), w.integers([step]))
@@ -121,11 +116,6 @@ def _largest(w: Writer, n: Any, x: Any, axis: int, keep: bool) -> tuple[str, str
     return values, w.op("ArgMax", w.tensor(x), axis=axis, keepdims=int(keep))
 
 
-def _topk(w: Writer, n: Any, x: Any, count: int, axis: int, largest: bool, ordered: bool) -> tuple[str, str]:
-    how = {"axis": axis, "largest": int(largest), "sorted": int(ordered)}
-    return w.op("TopK", w.tensor(x), w.integers([count]), outputs=2, **how)
-
-
 def _repeat(w: Writer, n: Any, x: Any, sizes: Any) -> str:
     name = w.tensor(x)
     if lead := len(sizes) - len(shape_of(x)):
@@ -158,7 +148,11 @@ MOVES: dict[str, Translation] = {
     "expand": _expand,
     "unsqueeze": lambda w, n, x, axis: w.op("Unsqueeze", w.tensor(x), w.integers([axis])),
     "permute": lambda w, n, x, dims: w.op("Transpose", w.tensor(x), perm=_axes(x, dims)),
-    "cat": _cat,
+    "cat": lambda w, n, given, axis: w.op(
+        "Concat",
+        *(w.tensor(x, dtype_of(n)) for x in given if shape_of(x) != [0]),
+        axis=axis % len(shape_of(n)),
+    ),
     "copy": _copy,
     "slice.Tensor": _slice,
     "flip": _flip,
@@ -179,7 +173,9 @@ MOVES: dict[str, Translation] = {
     "argmin": partial(_best, "ArgMin"),
     "argmax": partial(_best, "ArgMax"),
     "max.dim": _largest,
-    "topk": _topk,
+    "topk": lambda w, n, x, size, axis, top, order: w.op(
+        "TopK", w.tensor(x), w.integers([size]), outputs=2, axis=axis, largest=int(top), sorted=int(order)
+    ),
     "cumsum": lambda w, n, x, axis, _: w.op("CumSum", w.tensor(x, dtype_of(n)), w.constant(axis)),
     "repeat": _repeat,
     "sym_size.int": lambda w, n, x, axis: w.op("Shape", w.tensor(x), start=axis, end=axis + 1),

@@ -67,10 +67,6 @@ def _elu(w: Writer, n: Any, x: Any, alpha: float, scale: float, inner: float) ->
     return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has one
 
 
-def _softplus(w: Writer, n: Any, x: Any, beta: float, _: float) -> str:
-    return _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta)
-
-
 def _log1p_expm1(kind: str, w: Writer, n: Any, given: Any) -> str:
     """log(1 + x) or exp(x) - 1, in double precision: both cancel for a small x."""
     x, one = w.tensor(given, torch.float64), w.constant(1.0, torch.float64)
@@ -165,7 +161,9 @@ OPERATORS: dict[str, Translation] = {
     "gelu": lambda w, n, x, how: w.op("Gelu", w.tensor(x), approximate=how),
     "silu": lambda w, n, x: w.op("Mul", w.tensor(x), w.op("Sigmoid", w.tensor(x))),
     "elu": _elu,
-    "softplus": _softplus,
+    "softplus": lambda w, n, x, beta, _: _scaled(
+        w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta
+    ),
     "log1p": partial(_log1p_expm1, "Log"),
     "expm1": partial(_log1p_expm1, "Exp"),
     "mm bmm matmul": lambda w, n, *both: w.op("MatMul", *map(w.tensor, both)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from .joint_state import JointState, LogError
 from .mcap_files import MAX_RECORD_BYTES, checked, mcap_channels, mcap_messages, unpack
-from .ros_types import needed, read_cdr, state_message, text_message, typestore
+from .ros_types import TEXT_TYPE, needed, read_cdr, serialize, state_message, typestore
 
 FORMAT = 8  # of a new bag; ROS 2 Jazzy and later read it
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
@@ -86,7 +87,7 @@ def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
 class BagWriter:
     """A new bag, by rosbags' writer."""
 
-    encode_text, encode_state = staticmethod(text_message), staticmethod(state_message)
+    encode_text, encode_state = staticmethod(partial(serialize, TEXT_TYPE)), staticmethod(state_message)
 
     def __init__(self, writer: Any) -> None:
         self._types, self._writer = typestore(), writer

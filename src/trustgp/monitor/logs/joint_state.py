@@ -110,9 +110,8 @@ class Clock:
     there: then the clock was set, and only the first message after that is refused.
     """
 
-    def __init__(self) -> None:
-        self._good: int | None = None
-        self._last: int | None = None
+    _good: int | None = None
+    _last: int | None = None
 
     def jump(self, time: int) -> str:
         """Why a time is wrong; empty: it is plausible."""

@@ -197,7 +197,4 @@ class McapWriter:
         self._writer.add_message(channel, time, data, time)
 
     encode_text = staticmethod(str.encode)
-
-    @staticmethod
-    def encode_state(state: JointState) -> bytes:
-        return json.dumps(state.plain()).encode()
+    encode_state = staticmethod(lambda state: json.dumps(state.plain()).encode())

@@ -44,12 +44,7 @@ def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
 def state_message(state: JointState) -> bytes:
     """A joint state."""
     numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
-    return _serialize(ROS_TYPE, _header(state.measured), list(state.names), *numbers)
-
-
-def text_message(text: str) -> bytes:
-    """A std_msgs/msg/String."""
-    return _serialize(TEXT_TYPE, text)
+    return serialize(ROS_TYPE, _header(state.measured), list(state.names), *numbers)
 
 
 def diagnostics_message(verdict: Mapping[str, Any], time: int, name: str) -> bytes:
@@ -65,7 +60,7 @@ def diagnostics_message(verdict: Mapping[str, Any], time: int, name: str) -> byt
     entries = {key: value for key, value in verdict.items() if key not in ("status", "reason")}
     values = [pair(str(key), json.dumps(value, allow_nan=False)) for key, value in entries.items()]
     message = f"{label}: {reason}" if reason else label
-    return _serialize(DIAGNOSTICS_TYPE, _header(time), [status(level, name, message, "", values)])
+    return serialize(DIAGNOSTICS_TYPE, _header(time), [status(level, name, message, "", values)])
 
 
 def _header(time: int) -> Any:
@@ -73,6 +68,7 @@ def _header(time: int) -> Any:
     return kinds["std_msgs/msg/Header"](kinds["builtin_interfaces/msg/Time"](*ros_time(time)), frame_id="")
 
 
-def _serialize(kind: str, *values: Any) -> bytes:
+def serialize(kind: str, *values: Any) -> bytes:
+    """A message of this type."""
     store = typestore()
     return bytes(store.serialize_cdr(store.types[kind](*values), kind))
