@@ -62,8 +62,7 @@ def weights_fingerprints(network: nn.Module) -> dict[str, str]:
 
 def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
     """Whether these are the weights of `weights_fingerprints`, up to the coarser of both precisions."""
-    stored = [one for one in PRECISIONS if str(one) in prints]
-    if not stored:
+    if not (stored := [one for one in PRECISIONS if str(one) in prints]):
         return False
     coarser = PRECISIONS[max(PRECISIONS.index(stored[0]), PRECISIONS.index(precision_of(network)))]
     return _add_weights(hashlib.sha256(), network, coarser) == prints.get(str(coarser))

@@ -99,8 +99,7 @@ class Detector:
         logits, boxes, captured = self._run(images, self._modules)
         queries = logits.shape[1]
         parts = {name: _by_query(captured.get(name), len(images), queries) for name in self.names}
-        missing = [name for name, part in parts.items() if part is None]
-        if missing:
+        if missing := [name for name, part in parts.items() if part is None]:
             raise ValueError(f"'{missing[0]}' has no output with a row for each of {queries} queries.")
         features = torch.cat(list(parts.values()), dim=1)  # pyright: ignore
         if features.shape[1] != queries:

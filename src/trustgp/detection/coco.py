@@ -89,8 +89,7 @@ def coco_scenes(
         numbers = torch.tensor([classes[row[CATEGORY]] for row in rows], dtype=torch.int64)
         size = image.get("height"), image.get("width")
         pictures.append(CocoPicture(folder / image["file_name"], size, boxes, numbers))
-    missing = [one.path.name for one in pictures if not one.path.is_file()]
-    if missing:
+    if missing := [one.path.name for one in pictures if not one.path.is_file()]:
         what = f"{len(missing)} of {len(pictures)} pictures of {path.name} are not in {folder}"
         raise FileNotFoundError(f"{what}, the first is {missing[0]}.")
     return CocoScenes(pictures, [(c, named[key]) for key, c in classes.items() if c is not None], prepare)

@@ -133,8 +133,7 @@ def _check_matches(matches: int, settings: Detection, name: str) -> None:
 
 def _warn_missing_classes(count: Tensor) -> None:
     """Classes without a match share the statistics of all."""
-    missing = (count == 0).nonzero().flatten().tolist()
-    if missing:
+    if missing := (count == 0).nonzero().flatten().tolist():
         names = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
         warn_user(f"{len(missing)} of {len(count)} classes have no training row ({names}).")
 

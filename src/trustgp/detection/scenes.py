@@ -45,8 +45,7 @@ class SceneStream:
         self._given, self._detector, self.name = given, detector, name
         self._size, self._foreign = size, foreign
         parts = self._read(0)
-        first = next(parts, None)
-        if first is None:
+        if (first := next(parts, None)) is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
         rows: Any = given.dataset if isinstance(given, DataLoader) else given

@@ -67,8 +67,7 @@ class ExportedDetector:
     def __init__(self, run: Any, where: str) -> None:
         self.run, self.metadata = run, run.metadata
         self.facts = DetectorFacts.read(self.metadata, where)
-        missing = set(ANSWERS) - set(run.output_names)
-        if missing:
+        if missing := set(ANSWERS) - set(run.output_names):
             raise ArtifactError(f"{where}: has no answer {min(missing)!r}; export the model again.")
 
     @property

@@ -48,8 +48,7 @@ def require_equal(model: UncertaintyModel, run: Run, example: Inputs, *, what: s
     if change := changed_behaviour(model.state):
         what = f"the model's network is no longer the one it was fitted to: {change}. No file was written;"
         raise ExportError(f"{what} undo the change of model.network, or fit again.")
-    worst = differences(model, run, example)
-    if worst:
+    if worst := differences(model, run, example):
         name = max(worst, key=lambda key: worst[key])
         others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
         size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"

@@ -53,8 +53,7 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
     inputs = [_value_info(helper, name, node, rows) for name, node in zip(names, placeholders, strict=True)]
     outputs = [_value_info(helper, name, node, rows) for name, node in results.items()]
-    size = sum(array.nbytes for array in writer.constants.values())
-    if size > MAX_FILE_BYTES:
+    if (size := sum(array.nbytes for array in writer.constants.values())) > MAX_FILE_BYTES:
         advice = 'fit a smaller model with budget="500 MiB", for example, or outputs="pseudo"'
         raise ExportError(f"the graph holds {size / 2**30:.1f} GiB, one ONNX file at most 2 GiB; {advice}.")
     constants = [writer.from_array(array, name) for name, array in writer.constants.items()]
@@ -76,8 +75,7 @@ def _fill(writer: Writer, module: GraphModule) -> Any:
 def _translate(writer: Writer, node: Any) -> Any:
     if node.target is torch.ops.trustgp.choose.default:
         return _choose(writer, node)
-    translate = TABLE.get(node.target)
-    if translate is None:
+    if (translate := TABLE.get(node.target)) is None:
         raise UntranslatedError(node.target)
     try:
         return translate(writer, node, *arguments(node))

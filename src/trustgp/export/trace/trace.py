@@ -56,8 +56,7 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
     try:
         module = aten_graph(run, flat)
     except Exception as error:  # of many classes, where code depends on the value of a traced tensor
-        layer = layer_with(model.network, inputs)
-        if not layer:
+        if not (layer := layer_with(model.network, inputs)):
             raise
         why = f"its code depends on the values of its inputs ({(str(error) or repr(error)).splitlines()[0]})"
         raise ExportError(f"{layer} cannot be traced: {why}; replace it, or use model.predict.") from error
@@ -79,8 +78,7 @@ def _any_batch(module: GraphModule, rows: int) -> None:
         nonlocal after
         if type(value) is not int or value == 0 or value == ENDLESS or value % rows:
             return value
-        times = value // rows
-        if times not in multiples:
+        if (times := value // rows) not in multiples:
             with graph.inserting_after(after):
                 after = multiples[times] = graph.call_function(operator.mul, (size, times))
         return multiples[times]
@@ -150,8 +148,7 @@ def _fold_constants(module: GraphModule) -> None:
     """Compute what does not depend on the inputs."""
     constants: dict = {n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")}
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
-        value = _constant(node, constants)
-        if value is not None:
+        if (value := _constant(node, constants)) is not None:
             constants[node] = value
         if isinstance(value, Tensor):
             name = f"_folded_{len(constants)}"

@@ -111,8 +111,7 @@ def _messages(
 ) -> Iterator[tuple[tuple[Any, int, Any], JointState | None]]:
     """Every message (channel, time, data), and its wanted joints in the wanted order; None for a message of
     another topic, or with none of the joints, such as a gripper's."""
-    unknown = sorted(set(needs) - set(FIELDS))
-    if unknown:
+    if unknown := sorted(set(needs) - set(FIELDS)):
         raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
     where = f"{reader.path}, topic {topic}"
     first = _first(reader, topic, joints, needs, where, strict)

@@ -71,8 +71,7 @@ def _records(source: _Source, kinds: tuple[str, ...], *, chunk: bool = False) ->
 
 def _unpacked(chunk: Any) -> _Source:
     """The bytes of a chunk, whose size and checksum must be the announced ones."""
-    size = chunk.uncompressed_size
-    if size > MAX_RECORD_BYTES:
+    if (size := chunk.uncompressed_size) > MAX_RECORD_BYTES:
         raise LogError(f"a chunk would unpack to {size} bytes; at most {MAX_RECORD_BYTES} are read")
     data = unpack(chunk.data, chunk.compression, size)
     if len(data) != size:
