@@ -224,8 +224,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         if len(self.classes_) < 2 or len(self.classes_) < len(self.labels_):
             raise ValueError(f"the classes are {self.labels_.tolist()}; pass two different ones at least.")
         model = self._fit(X, y, groups)
-        logits = model.shape.outputs
-        if max(2, logits) != len(self.classes_):
+        if max(2, logits := model.shape.outputs) != len(self.classes_):
             what = f"the network has {logits} logits, and there are {len(self.classes_)} classes"
             raise ValueError(f"{what}; pass classes=, the labels in the order of the logits.")
         self.model_ = model

@@ -21,12 +21,9 @@ LOGGER = logging.getLogger("trustgp")
 
 
 def map_chunks(work: Callable[[Tensor], Part], index: Tensor, size: int) -> list[Part]:
-    """What `work` gives for chunks of the row numbers `index`, in order, of at most `size` rows.
-
-    It is called again with fewer rows when it raises `torch.OutOfMemoryError`, down to a single one.
-    """
-    parts: list[Part] = []
-    start = 0
+    """What `work` gives for chunks of the row numbers `index`, in order, of at most `size` rows; of fewer,
+    down to a single one, after each `torch.OutOfMemoryError`."""
+    parts, start = [], 0
     while start < len(index) or not parts:
         chunk, part = index[start : start + size], None
         try:
@@ -60,8 +57,7 @@ def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
 
 def rows_at_once(inputs: Inputs, device: torch.device) -> int:
     """How many rows like these are given to a network at a time, for their own sake: fewer long ones."""
-    space = INPUT_BYTES if device.type == "cpu" else 32 * INPUT_BYTES
-    return max(1, space // max(1, row_bytes(inputs)))
+    return max(1, (1 if device.type == "cpu" else 32) * INPUT_BYTES // max(1, row_bytes(inputs)))
 
 
 def row_bytes(inputs: Inputs) -> int:

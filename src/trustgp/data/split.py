@@ -19,8 +19,7 @@ LOOKED_UP_ROWS, SEARCHED_ROWS, COMPARED_NUMBERS = 256, 2**17, 8  # in a search f
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
-    """Which rows to keep from the experts, shape [n] bool: none where there are too few. Of groups [n] whole
-    ones are split off, else single rows."""
+    """Which rows to keep from the experts, bool [n]: none of too few; of groups [n] whole ones."""
     if len(rows) < MIN_SPLIT_ROWS or (groups is not None and int(groups.max()) == 0):
         warn_user(
             f"there are no validation rows and only {len(rows)} training rows in one group: using a "

@@ -77,8 +77,7 @@ def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def read(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Text and tensors of a file of this kind, after all checks that need no knowledge of what they mean."""
-    file = read_file(path, (kind,))
-    return file.text, file.tensors
+    return read_file(path, (kind,))[1:3]
 
 
 def read_file(path: Path, kinds: Collection[str]) -> TensorFile:

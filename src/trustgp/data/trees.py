@@ -29,8 +29,7 @@ def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = T
 
 
 def leaves(inputs: Inputs, kind: Any = Tensor) -> list[Tensor]:
-    """The tensors in `inputs`, or what else is of this kind, in a fixed order: those of a dict by their keys,
-    as `structure` names them."""
+    """The tensors in `inputs`, or what else is of this kind; those of a dict by keys, as in `structure`."""
     if isinstance(inputs, dict):
         return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key], kind)]
     if isinstance(inputs, (tuple, list)):

@@ -235,8 +235,7 @@ def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, T
 
 def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: float) -> tuple[Tensor, Tensor]:
     """The query of each target [k], -1 where there are fewer, and the overlap of its box [k]: the Hungarian
-    assignment by classes [Q, C] and boxes in pixels [Q, 4]. Distances are divided by the side of the picture.
-    """
+    assignment by classes [Q, C] and boxes in pixels [Q, 4]; distances are over the side of the picture."""
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
     if len(targets.labels) == 0:

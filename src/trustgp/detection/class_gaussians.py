@@ -74,8 +74,7 @@ class ClassGaussians:
         centre, root = (part.to(features.device) for part in (self.centre, self.root))
         variance = features.new_empty(len(features), dtype=torch.float64)
         for label in labels.unique().tolist():  # one by one: R of every row would be d times as large as s
-            own = labels == label
-            away = features[own].double() - centre[label].double()
+            away = features[own := labels == label].double() - centre[label].double()
             variance[own] = (away @ root[label].double()).square().sum(dim=1)
         return variance
 
@@ -196,9 +195,8 @@ def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeN
         return EdgeNoise(level, growth, share, 2.0 + 4.0 * free[4].exp())
 
     def loss(free: Tensor) -> Tensor:
-        noise = of(free)
-        noise_of_edges = StudentT(noise.df, 0.0, noise.scale(variance, picture), validate_args=False)
-        return -noise_of_edges.log_prob(errors).mean()
+        scale = (noise := of(free)).scale(variance, picture)
+        return -StudentT(noise.df, 0.0, scale, validate_args=False).log_prob(errors).mean()
 
     return of(_best(loss, [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])))
 

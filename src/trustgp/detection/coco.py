@@ -47,10 +47,8 @@ class CocoScenes(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, BoxTargets]:
         """The prepared picture, [channels, height, width], and its targets, in pixels of that picture."""
-        one = self.pictures[index]
-        image = _picture(one)
-        prepared = _prepared(self.prepare(image), one.path.name)
-        height, width = image.shape[1:]
+        image = _picture(one := self.pictures[index])
+        prepared, (height, width) = _prepared(self.prepare(image), one.path.name), image.shape[1:]
         inside = torch.minimum(one.boxes.clamp_min(0.0), one.boxes.new_tensor([width, height] * 2))
         if bool((inside[:, 2:] <= inside[:, :2]).any()):
             raise ValueError(f"{one.path.name}: a box lies outside of the picture, {width} x {height}.")
@@ -79,8 +77,7 @@ def coco_scenes(
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; pass the one with the pictures of {path.name}.")
     used = {row[CATEGORY] for rows in annotations.values() for row in rows}
-    named = {key: name for key, name in categories.items() if key in used}
-    classes = _classes(named, labels, path)
+    classes = _classes(named := {k: name for k, name in categories.items() if k in used}, labels, path)
     pictures = []
     for key, image in images.items():
         rows = [row for row in annotations.get(key, []) if classes[row[CATEGORY]] is not None]
@@ -112,8 +109,7 @@ def _content(path: Path) -> tuple[dict[Any, dict], dict[Any, list[dict]], dict[A
 
 
 def _annotations(rows: list[dict], images: Mapping, names: Mapping, path: Path) -> dict[Any, list[dict]]:
-    kept: dict[Any, list[dict]] = {}
-    empty = 0
+    kept, empty = {}, 0
     for place, row in enumerate(rows):
         box = [float(value) for value in row[BOX]]
         if row["image_id"] not in images or row[CATEGORY] not in names:

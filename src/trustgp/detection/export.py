@@ -105,10 +105,8 @@ class DetectorSource:
 
 
 def differences(expected: Detections, answers: Answers, state: DetectorState, side: int) -> dict[str, float]:
-    """The largest difference of each answer over all queries of a picture, in units of its tolerance.
-
-    Queries may come in another order than the detections, so each of these is compared with the closest.
-    """
+    """The largest difference of each answer over all queries of a picture, in units of its tolerance; each
+    detection is compared with the closest query, as their orders may differ."""
     if not expected.valid or not bool(answers["valid"]):
         return {"valid": 0.0 if not bool(answers["valid"]) and not expected.valid else torch.inf}
     if len(answers["confidence"]) != len(expected):
@@ -240,6 +238,5 @@ class StackedExperts(ClassExpert):
 
     def forward(self, labels: Tensor, features: Tensor) -> tuple[Tensor]:  # pyright: ignore
         """u [m] of rows [m, d] and their classes [m]."""
-        away = features - self.centre[labels]
-        white = (away[:, :, None] * self.root[labels]).sum(dim=1)
+        white = ((features - self.centre[labels])[:, :, None] * self.root[labels]).sum(dim=1)
         return ((white * white).sum(dim=-1),)

@@ -28,10 +28,8 @@ from .state import DetectorState, novelty_of, save_detector
 
 
 class DetectionModel(FittedModel):
-    """A detector and its error bar: the uncertainty of its classes and edges, and the novelty of a picture.
-
-    Made by `trustgp.detection.fit` or `trustgp.load`.
-    """
+    """A detector and its error bar, made by `trustgp.detection.fit` or `trustgp.load`: the uncertainty of its
+    classes and edges, and the novelty of a picture."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "compress": "its error bar is one matrix for each class, and nothing of that can be left out",
@@ -71,8 +69,7 @@ class DetectionModel(FittedModel):
 
     @property
     def _invalid(self) -> Detections:
-        detector = self.state.detector
-        place, labels = detector.place, detector.labels
+        place, labels = self.state.detector.place, self.state.detector.labels
         empty, boxes, chances = place.new_zeros(0), place.new_zeros(0, 4), place.new_zeros(0, labels + 1)
         shared = {**self._shared, "valid": False, "picture_novelty": 1.0}
         return Detections(boxes, boxes, empty.long(), empty, chances, empty, **shared)
@@ -80,8 +77,7 @@ class DetectionModel(FittedModel):
     @property
     def _shared(self) -> dict[str, Any]:
         state, fitted = self.state, self.novelty_threshold
-        held_out = (state.held_scores, state.held_pictures)
-        limits = [ReferenceScores.of(scores, None).threshold for scores in held_out]
+        limits = [ReferenceScores.of(s, None).threshold for s in (state.held_scores, state.held_pictures)]
         if fitted is not None:
             limits[0] = float(fitted.threshold)
             with suppress(ValueError):  # pictures are too few for it

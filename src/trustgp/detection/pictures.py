@@ -36,8 +36,7 @@ class BoxTargets:
 
 
 def as_targets(given: Any, sides: tuple[int, int], num_labels: int | None, where: str) -> BoxTargets:
-    """Checked targets, one of `ACCEPTED`, of a picture with these sides, height and width, for a detector of
-    so many classes; None: targets may be of other classes, too."""
+    """Checked targets, one of `ACCEPTED`, of a picture of height and width `sides`; None: of any class."""
     try:
         boxes, labels = _read(given, sides)
         boxes = torch.as_tensor(boxes, dtype=torch.float32).as_subclass(Tensor)

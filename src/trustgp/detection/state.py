@@ -80,8 +80,7 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
     parts = (state.classes, state.pictures, state.temperature, state.edges)
     for prefix, part in zip((CLASSES, PICTURES, "temperature.", "edges."), parts, strict=True):
         table |= {f"{prefix}{one.name}": getattr(part, one.name) for one in fields(part)}
-    table |= novelty_tensors(state.held_scores, state.threshold)
-    table["held_pictures"] = state.held_pictures
+    table |= {**novelty_tensors(state.held_scores, state.threshold), "held_pictures": state.held_pictures}
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
 
 
@@ -97,8 +96,7 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
     reader = Reader(table, where=where)
     held_scores, threshold = read_novelty(reader)
     try:
-        detector = Detector(private, replace(settings.adapter, seen=names))
-        now, width = probe(detector, size)
+        now, width = probe(detector := Detector(private, replace(settings.adapter, seen=names)), size)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{where}: does not fit the detector: {error}") from error
     before = reader.take("probe", torch.float32, len(now))
@@ -134,9 +132,8 @@ def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple
         names, (height, width), rows = tuple(text["names"]), text["size"], text["rows"]
         plain = dict(text["settings"])
         adapter = dict(plain.pop("adapter"))
-        seen = adapter.pop("seen")
-        adapter = Adapter(tuple(seen) if isinstance(seen, list) else seen, **adapter)
-        settings = Detection(adapter=adapter, **plain)
+        adapter["seen"] = tuple(seen) if isinstance(seen := adapter["seen"], list) else seen
+        settings = Detection(adapter=Adapter(**adapter), **plain)
         sane = all(isinstance(name, str) for name in names) and len(names) > 0
         sane = sane and all(type(n) is int and n > 0 for n in (height, width, rows))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

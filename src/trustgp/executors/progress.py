@@ -71,14 +71,10 @@ class Reporter:
         self.position = ""
 
     def close(self) -> None:
-        """End what is still being tracked: tasks that have not begun are dropped, and threads end.
-
-        Where the work was interrupted, the exception keeps the generators alive, and with them their workers.
-        """
+        """End what is still being tracked, since the exception of an interrupted work keeps generators alive:
+        tasks that have not begun are dropped, and threads end."""
         while self._open:
-            items = self._open.popitem()[1]
-            if hasattr(items, "close"):
-                items.close()
+            getattr(self._open.popitem()[1], "close", lambda: None)()
 
 
 def rate_text(rate: float) -> str:

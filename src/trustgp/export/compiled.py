@@ -67,8 +67,7 @@ def compile(
     if path.suffix != SUFFIX:
         raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
     source = export_source(model)
-    device = next(model.network.parameters()).device
-    rows = to_device(source.inputs(example_inputs), device)
+    rows = to_device(source.inputs(example_inputs), device := next(model.network.parameters()).device)
     facts = source.facts(rows, (input_names, input_units, output_names, output_units), calibration_date)
     # under its own name, which a package must have; first, so that a folder is refused before the work
     with atomic_file(path, named=True) as temporary:

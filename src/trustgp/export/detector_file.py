@@ -18,10 +18,7 @@ from ..metrics.boxes import select_detections
 
 LIKELIHOOD = "Detection"  # in the metadata of such a file
 ABSENT = "none"
-ANSWERS = (
-    *("boxes", "std", "labels", "confidence", "probabilities", "novelty"),  # of each query
-    *("picture_novelty", "valid"),  # of each picture
-)
+ANSWERS = (*Detections.ARRAYS, "picture_novelty", "valid")  # of each query, and of each picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +79,7 @@ class ExportedDetector:
         """Detections of each picture, [n, channels, height, width] of the file's size, one, or a list."""
         if isinstance(images, (list, tuple)):
             images = torch.stack([torch.as_tensor(one) for one in images]) if images else torch.zeros(0)
-        pictures = torch.as_tensor(images)
-        pictures = pictures[None] if pictures.ndim == 3 else pictures
+        pictures = given[None] if (given := torch.as_tensor(images)).ndim == 3 else given
         if pictures.numel() and tuple(pictures.shape[1:]) != self.facts.picture:
             shape = tuple(pictures.shape)
             raise ValueError(f"pictures are {shape}; the file takes [n, {str(self.facts.picture)[1:-1]}].")

@@ -43,18 +43,6 @@ def _compared_rows(leaf: Tensor) -> Tensor:
     return rows
 
 
-def require_equal(model: UncertaintyModel, run: Run, example: Inputs, *, what: str) -> None:
-    """Raise unless another form of the model, `what`, equals `predict`, and the network that of the fit."""
-    if change := changed_behaviour(model.state):
-        what = f"the model's network is no longer the one it was fitted to: {change}. No file was written;"
-        raise ExportError(f"{what} undo the change of model.network, or fit again.")
-    if worst := differences(model, run, example):
-        name = max(worst, key=lambda key: worst[key])
-        others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
-        size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"
-        raise ExportError(f"'{name}' of the {what} differs from predict {size}. Also different: {others}.")
-
-
 def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str, float]:
     """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
     form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
@@ -161,8 +149,15 @@ class ExportSource:
         return describe(self.model, inputs, columns, date)
 
     def check(self, run: Run, inputs: Inputs, *, what: str) -> None:
-        """Raise unless the exported form `run` equals `predict`."""
-        require_equal(self.model, run, inputs, what=what)
+        """Raise unless another form of the model, `what`, equals `predict`, and the network that of fit."""
+        if change := changed_behaviour(self.model.state):
+            other = f"the model's network is no longer the one it was fitted to: {change}. No file was"
+            raise ExportError(f"{other} written; undo the change of model.network, or fit again.")
+        if worst := differences(self.model, run, inputs):
+            name = max(worst, key=lambda key: worst[key])
+            names = ", ".join(sorted(worst.keys() - {name})) or "nothing"
+            size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"
+            raise ExportError(f"'{name}' of the {what} differs from predict {size}. Also different: {names}.")
 
 
 def export_source(model: Any) -> Any:

@@ -119,6 +119,5 @@ def open_set_errors(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_
     wrong = 0
     for own, marked, there in zip(boxes, novel, true, strict=True):
         unknown = there.boxes[there.labels >= num_classes].double()
-        on = (overlaps(own.double(), unknown) >= MATCH_OVERLAP).any(dim=1)
-        wrong += int((on & ~marked).sum())
+        wrong += int(((overlaps(own.double(), unknown) >= MATCH_OVERLAP).any(dim=1) & ~marked).sum())
     return wrong

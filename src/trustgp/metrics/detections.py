@@ -82,8 +82,7 @@ def detection_calibration_error(
     columns = columns if positions is None else torch.cat([columns, positions.to(columns)], dim=1)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].to(columns.device)
     cells, counts = torch.bucketize(columns, edges).unique(dim=0, return_inverse=True, return_counts=True)[1:]
-    gaps = torch.zeros(len(counts), dtype=torch.float64, device=columns.device)
-    gaps = gaps.scatter_add(0, cells, right.double() - confidence.double()).abs()
+    gaps = columns.new_zeros(len(counts)).scatter_add(0, cells, right.double() - confidence.double()).abs()
     full = counts >= (1 if positions is None else MIN_BIN_COUNT)
     return gaps[full].sum() / counts[full].sum() if bool(full.any()) else None
 

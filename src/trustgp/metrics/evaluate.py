@@ -101,16 +101,14 @@ def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: 
         detections += [one.cpu() for one in model.predict(images[start : start + CHUNK_PICTURES])]
     if targets is not None:
         targets = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in targets]
-    sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-    return ScoredScenes(detections, targets, sizes)
+    return ScoredScenes(detections, targets, [(int(one.shape[-2]), int(one.shape[-1])) for one in images])
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
     """The prediction for inputs, in chunks; the first one shows whether the outputs fit."""
     if isinstance(source, Prediction):
         return source
-    lots = list(chunks(count(source), CHUNK_ROWS))
-    parts = []
+    lots, parts = list(chunks(count(source), CHUNK_ROWS)), []
     for index in report.track(lots, stage=f"predicting {name}", total=len(lots)):
         part = model.predict(source if len(lots) == 1 else take(source, index))
         if not isinstance(part, Prediction):

@@ -61,10 +61,7 @@ class Evaluation(RowReport, RegressionScores):
 
     kind: ClassVar[type] = RegressionScores
     shown = ("nll", "rmse", "coverage")
-    curve_fields: ClassVar = {
-        "coverage_curve": {"levels": "levels", "observed": "observed"},
-        "risk_curve": RISK,
-    }
+    curve_fields: ClassVar = {"coverage_curve": {n: n for n in ("levels", "observed")}, "risk_curve": RISK}
 
     levels: Tensor  # promised coverage [100]
     observed: Tensor  # observed coverage [100, C]
@@ -77,9 +74,8 @@ class Evaluation(RowReport, RegressionScores):
     ) -> Evaluation:
         """Every score, of targets [n, C], and of `foreign` rows: a prediction and targets [m, C], or None."""
         ood, ood_targets = foreign
-        mean, variance = mean_and_variance(prediction)
+        (mean, variance), usable = mean_and_variance(prediction), finite(prediction)
         targets = targets.to(mean.device)
-        usable = finite(prediction)
         levels, observed = gaussian.coverage_curve(usable, targets)
         areas, curves = risk_curves(variance, gaussian.squared_error(mean, targets))
         values = {
@@ -95,9 +91,8 @@ class Evaluation(RowReport, RegressionScores):
         average = {name: float(value.mean()) for name, value in values.items()}
         if ood is not None:  # by one number a row: its mean std, and its novelty where the method has one
             own, new = (mean_and_variance(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
-            marks = {"std": (own, new)}
-            if len(torch.cat([prediction.novelty, ood.novelty]).unique()) > 1:  # else the same for every row
-                marks["novelty"] = (prediction.novelty, ood.novelty)
+            marks, novelty = {"std": (own, new)}, (prediction.novelty, ood.novelty)
+            marks |= {"novelty": novelty} if len(torch.cat(novelty).unique()) > 1 else {}  # not if constant
             average |= {name: float(value) for name, value in separation(marks).items()}
         predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
@@ -150,8 +145,7 @@ def finite(prediction: Prediction) -> Prediction:
 
 def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
     """Scores of each output, shape [C]."""
-    level = torch.tensor([0.95], dtype=torch.float64)
-    usable = finite(prediction)
+    usable, level = finite(prediction), torch.tensor([0.95], dtype=torch.float64)
     return {
         "nll": -usable.log_prob(targets).mean(0),
         "mse": gaussian.squared_error(usable.mean, targets).mean(0),

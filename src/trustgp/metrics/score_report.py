@@ -103,8 +103,7 @@ class ScoreReport:
         """For a terminal: a line for each score, a column for each output. Of more than `most` outputs, only
         the lowest and the highest are shown."""
         header, sections = self._cells(most)
-        warning = self.warning or None
-        table = Table(title=self._title, caption=warning, title_justify="left", caption_justify="left")
+        table = Table(title=self._title, caption=self.warning, title_justify="left", caption_justify="left")
         table.add_column(header[0])
         table.add_column(header[1], style="dim")
         for name in header[2:]:

@@ -211,9 +211,9 @@ def find_limits(
 
 def given_limit(std: Any, confidence: float | None) -> Tensor | None:
     """The user's limit, float64, [C] or [1]; None: none was given."""
+    if std is not None and confidence is not None:
+        raise ValueError("pass std= for numbers or confidence= for classes, not both.")
     if confidence is not None:
-        if std is not None:
-            raise ValueError("pass std= for numbers or confidence= for classes, not both.")
         check_share("confidence", confidence, 0.6)
         return torch.tensor([1.0 - confidence], dtype=torch.float64)
     if std is None:

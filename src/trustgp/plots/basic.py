@@ -85,8 +85,7 @@ def draw_histograms(
         low, high = low / 2, high * 2
     edges = np.geomspace(low, high, bins + 1)
     for (name, sample), colour in zip(values.items(), colours, strict=False):
-        share = np.full(len(sample), 1.0 / len(sample))
-        inside = np.clip(sample, edges[0], edges[-1])
+        inside, share = np.clip(sample, edges[0], edges[-1]), np.full(len(sample), 1.0 / len(sample))
         axes.hist(inside, edges, weights=share, color=colour, alpha=0.65, label=name)
     axes.set_xscale("log")
 

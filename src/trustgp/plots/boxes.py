@@ -84,8 +84,7 @@ def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
         axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, gid="picture", **frame))
     if not remarks:
         return []
-    text = ", ".join(remarks)
-    room = _room(axes, text)
+    room = _room(axes, text := ", ".join(remarks))
     corner = np.array([min(axes.get_xlim()), min(axes.get_ylim())]) + 0.6 * room[1]
     back, ink = (RED, "white") if novel else ("white", INK)
     axes.text(corner[0], corner[1] + room[1] / 2, text, color=ink, **_style(back))
@@ -94,8 +93,7 @@ def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
 
 def as_picture(image: Any) -> Array:
     """A picture as matplotlib takes it, [h, w, 3] from 0 to 1."""
-    values = torch.as_tensor(image).detach().cpu()
-    shape = tuple(values.shape)
+    shape = tuple((values := torch.as_tensor(image).detach().cpu()).shape)
     if len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:
         raise ValueError(f"the picture has the shape {shape}; [3, h, w] or [h, w, 3] is needed.")
     if shape[0] == 3 and not (shape[2] == 3 and shape[1] > 3):
@@ -182,12 +180,11 @@ def scale_position(novelty: float, threshold: float | None = None) -> float:
     return 1.0 if np.isnan(novelty) else float(np.interp(novelty, [0.0, middle, end], [0.0, 0.5, 1.0]))
 
 
-def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:
+def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, ...]:
     """Red, green and blue, each from 0 to 1."""
     place, stops = scale_position(novelty, threshold), [at for at, _ in SCALE]
     shades = zip(*(shade_of(colour) for _, colour in SCALE), strict=True)
-    red, green, blue = (float(np.interp(place, stops, shade)) for shade in shades)
-    return red, green, blue
+    return tuple(float(np.interp(place, stops, shade)) for shade in shades)
 
 
 def ink_on(colour: Sequence[float]) -> str:
@@ -196,7 +193,6 @@ def ink_on(colour: Sequence[float]) -> str:
     return "#1b1e22" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
-def shade_of(colour: str) -> tuple[float, float, float]:
+def shade_of(colour: str) -> tuple[float, ...]:
     """Red, green and blue of "#rrggbb", each from 0 to 1."""
-    red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
-    return red, green, blue
+    return tuple(int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))

@@ -53,8 +53,7 @@ def draw_sparsification(
     Without an output the squared errors are averaged. The `references` are the oracle's curve (rows ranked by
     their errors) and that of a random order.
     """
-    kept = numbers(evaluation.kept)
-    squared = evaluation.risk, evaluation.oracle_risk
+    kept, squared = numbers(evaluation.kept), (evaluation.risk, evaluation.oracle_risk)
     risk, oracle = (numbers(_of_output(evaluation, values, output)) for values in squared)
     if references:
         rmse = np.sqrt(evaluation.scores[output or "all"].mse)

@@ -16,8 +16,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import Inputs
 from .network import Choice, TangentNetwork, choose_parameters
 
-# of a Gram matrix: small blocks are slow, few compute what symmetry gives
-MIN_BLOCK_ROWS, MAX_BLOCKS = 160, 8
+MIN_BLOCK_ROWS, MAX_BLOCKS = 160, 8  # of a Gram matrix: small blocks are slow, few ignore symmetry
 Blocks = list[tuple[slice, slice]]
 
 
@@ -74,8 +73,7 @@ class TangentMap(ABC):
         """Features, and the outputs [n, C] of their forward pass; None where that was not one pass."""
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
-        """The same, but the outputs may differ from the network's own by rounding; None where they are of one
-        of several networks."""
+        """The same, but outputs may differ by rounding; None where they are of one of several networks."""
         features, outputs = self.with_outputs(inputs)
         return features, outputs if self.network.one_pass else None
 
@@ -149,8 +147,7 @@ class Tangents(ABC):
         if name in ("row_bytes", "working_bytes"):  # a size
             value = reader.take(full, torch.int64)
             reader.require(value >= 1, full, f"is {int(value)}; at least 1 byte is needed")
-            before = reader.recast.get(network.dtype, network.dtype)
-            return value * network.dtype.itemsize // before.itemsize
+            return value * network.dtype.itemsize // reader.recast.get(network.dtype, network.dtype).itemsize
         value, last = reader.take(full, torch.int64, None), network.num_parameters - 1
         valid = len(value) > 0 and (value >= 0) & (value <= last)  # indices of the flat parameter vector
         reader.require(valid, full, f"has parameter indices beyond 0..{last}")

@@ -32,8 +32,7 @@ class Unfused(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        replacement = self._table.get(getattr(func, "__name__", ""))
-        if replacement is not None:
+        if (replacement := self._table.get(getattr(func, "__name__", ""))) is not None:
             with self:  # operations inside it may be listed, too
                 result = replacement(*args, **kwargs)
             if result is not None:
@@ -89,8 +88,7 @@ def _opened(function: Callable, projection: Callable) -> Callable:
 
 def lstm_step(inward: Tensor, state: State, weights: Weights) -> State:
     """One step of an LSTM from W_ih x + b_ih [n, 4 h]; `weights` are W_hh, b_hh and, if projected, W_hr."""
-    hidden, cell = state
-    recurrent, bias, projection = weights
+    (hidden, cell), (recurrent, bias, projection) = state, weights
     enter, forget, content, leave = (inward + F.linear(hidden, recurrent, bias)).chunk(4, dim=-1)
     cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(content)
     hidden = torch.sigmoid(leave) * torch.tanh(cell)
@@ -99,8 +97,7 @@ def lstm_step(inward: Tensor, state: State, weights: Weights) -> State:
 
 def gru_step(inward: Tensor, state: State, weights: Weights) -> State:
     """One step of a GRU from W_ih x + b_ih [n, 3 h]."""
-    (hidden,) = state
-    recurrent, bias, _ = weights
+    (hidden,), (recurrent, bias, _) = state, weights
     reset, update, content = F.linear(hidden, recurrent, bias).chunk(3, dim=-1)
     reset_x, update_x, content_x = inward.chunk(3, dim=-1)
     new = torch.tanh(content_x + torch.sigmoid(reset_x + reset) * content)
@@ -118,8 +115,7 @@ def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
     if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
         return None
     inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args
-    states = list(start) if isinstance(start, (tuple, list)) else [start]
-    ways = 2 if both_ways else 1
+    states, ways = list(start) if isinstance(start, (tuple, list)) else [start], 2 if both_ways else 1
     each = len(parameters) // (layers * ways)
     rows = inputs if batch_first else inputs.transpose(0, 1)  # [n, t, d]
     ends: list[State] = []

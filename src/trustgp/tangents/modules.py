@@ -69,9 +69,8 @@ def check_kind(network: Any, called: str = "network") -> None:
     """Raise for objects that are not modules, and for scripted, lazy and meta modules."""
     if not isinstance(network, nn.Module):
         what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
-        raise TypeError(
-            f"{called} is {what}; a torch.nn.Module is needed, with the trained parameters in it."
-        )
+        needed = "a torch.nn.Module is needed, with the trained parameters in it"
+        raise TypeError(f"{called} is {what}; {needed}.")
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer '{name}'" if name else "the network"

@@ -22,8 +22,7 @@ Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
 
 Tensors = Sequence[Tensor]
-# torch keeps the levels of forward-mode differentiation per process, not per thread.
-_FORWARD_MODE = threading.Lock()
+_FORWARD_MODE = threading.Lock()  # torch keeps its levels per process, not per thread
 HALF = (torch.float16, torch.bfloat16)
 MAX_ROUNDING_EPS, MAX_RELATIVE_CHANGE = 1e3, 0.05  # of outputs that should be equal
 CHECKED_ROWS = 8
@@ -288,8 +287,7 @@ def prepare(
 
 
 def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
-    """Its outputs on a few rows; raises where rows are not independent or not repeatable, or a stated
-    variance is not positive."""
+    """Its outputs on a few rows; raises where these depend on other rows, vary, or have a variance <= 0."""
     check_kind(network)
     check_mode(network)
     n = count(inputs)
@@ -309,8 +307,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
 @torch.no_grad()
 def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
     """What the network returns for a few rows; a ValueError describes them where the call fails."""
-    place = next(network.parameters(), torch.empty(0))
-    inputs = to_device(inputs, place.device)
+    inputs = to_device(inputs, (place := next(network.parameters(), torch.empty(0))).device)
     try:
         return call(network, copied(inputs))
     except OutputError:

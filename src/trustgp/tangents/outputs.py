@@ -53,8 +53,7 @@ class OutputSelector:
 
 
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """A copy of the network that returns `output(network(...))`, or its own output for None; of several
-    networks each one does."""
+    """A copy of the network, or of several, that returns `output(network(...))`; None: its own output."""
     if output is not None and not callable(output):
         raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
     network = clone_module(network)
@@ -132,8 +131,7 @@ def mean_of(outputs: Any) -> Any:
 
 
 def log_variance(outputs: Any) -> Tensor | None:
-    """The logarithm of the stated variance, float64 [n, C]; None where the network states none. It is not
-    finite where a variance is not positive."""
+    """The logarithm of the stated variance, float64 [n, C], not finite where that is <= 0; None: none."""
     if not isinstance(outputs, StatedOutputs):
         return None
     value = outputs.variance.double().log()

@@ -203,8 +203,7 @@ def _largest(off: Tensor) -> tuple[float, int]:
 
 def _beginning(leaf: Tensor) -> Tensor:
     """The stored part of each row of a tensor, [k, m]: all of integers, which may be identifiers."""
-    flat = leaf.reshape(len(leaf), -1)
-    return flat[:, :MAX_NUMBERS] if leaf.is_floating_point() else flat
+    return leaf.reshape(len(leaf), -1)[:, : MAX_NUMBERS if leaf.is_floating_point() else None]
 
 
 def _repeated(flat: Tensor, shape: torch.Size | list[int]) -> Tensor:

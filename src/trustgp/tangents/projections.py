@@ -41,8 +41,7 @@ class Sampler(Collector):
         parted = values.unflatten(axis, (groups, -1))
         axis = axis + 1 if axis >= 0 else -1
         vectors = parted.movedim(axis, -1).flatten(0, -2)
-        chosen = evenly(len(vectors), SAMPLED).to(vectors.device)
-        self.vectors[name, side].append(vectors[chosen])
+        self.vectors[name, side].append(vectors[evenly(len(vectors), SAMPLED).to(vectors.device)])
         return parted.narrow(axis, 0, 1).flatten(axis - 1, axis)
 
 
@@ -84,8 +83,7 @@ def projections_from(vectors: Tensor, width: int, generator: torch.Generator) ->
     energy, rotation = (part.flip(-1)[..., :rank] for part in torch.linalg.eigh(vectors @ vectors.mT))
     lead = vectors.mT @ rotation
     lead = lead * lead.gather(1, lead.abs().argmax(dim=1, keepdim=True)).sign()  # the same on any machine
-    significant = energy > RIDGE * energy[:, :1]
-    significant = torch.nn.functional.pad(significant, (0, width - rank))[:, None]
+    significant = torch.nn.functional.pad(energy > RIDGE * energy[:, :1], (0, width - rank))[:, None]
     noise = torch.randn(b, m, width - rank, generator=generator, dtype=torch.float32).to(vectors)
     lead = lead / lead.norm(dim=1, keepdim=True).clamp_min(TINY)
     if not bool(significant[:, :, :rank].all()):

@@ -52,10 +52,8 @@ class Replay:
         return vars(Replay(self._work))  # recordings are not pickled
 
     def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Result:
-        """The function of inputs on the GPU, with `size` bytes of working memory a row.
-
-        With `exact`, outputs are exact to the bit, or None; else rows may be padded.
-        """
+        """The function of inputs on the GPU, with `size` bytes of working memory a row; with `exact`, outputs
+        are exact to the bit, or None; else rows may be padded."""
         key = _key(inputs)
         recording = self._recordings.get(key)
         if recording is None:

@@ -71,8 +71,7 @@ class Sketch(Tangents):
         for key, value in state.items():
             side, _, number = key.partition(".")
             if number:
-                place = ("left", "right").index(side)
-                if shapes[int(number)][place] % len(value):
+                if shapes[int(number)][("left", "right").index(side)] % len(value):
                     raise ValueError(f"{key} does not project '{network.names[int(number)]}'")
                 projections[network.names[int(number)], side] = value.to(network.device)
         return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), projections)
@@ -105,8 +104,7 @@ class SketchMap(GradientMap):
         return self.sketch.dim
 
     def working_bytes(self) -> int:
-        mixed = len(self.gradients.mix)
-        numbers = mixed * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
+        numbers = len(self.gradients.mix) * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
         return self._layer_bytes + numbers * self.network.dtype.itemsize
 
     def state(self) -> dict[str, Tensor]:
@@ -136,8 +134,7 @@ class SketchMap(GradientMap):
 
 
 class OutputSketchMap(SketchMap):
-    """Computes the sketches of each output [n, C, D] in one pass, and that of one mix of them [n, D] with it:
-    a sketch is linear in the signal."""
+    """Sketches of each output [n, C, D] in one pass, and with them that of a mix [n, D]: they are linear."""
 
     def __init__(self, plain: SketchMap) -> None:
         self.num_outputs = plain.mix.shape[1]
@@ -226,10 +223,8 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
     """How many random directions (0 to 2) each entry of a projected gradient has; a bias counts as one."""
     faint = torch.full(shape, float(len(shape) < 2), dtype=torch.float32)
     for axis, side in enumerate(("left", "right")):
-        by = projections.get((name, side))
-        if by is not None:
-            wide = by.shape[1]
-            random = torch.arange(shape[axis]) % wide >= wide // 2
+        if (by := projections.get((name, side))) is not None:
+            random = torch.arange(shape[axis]) % by.shape[1] >= by.shape[1] // 2
             faint += random.view([-1 if place == axis else 1 for place in range(len(shape))])
     return faint.flatten()
 
@@ -252,8 +247,7 @@ class SketchCollector(DenseAccumulator):
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
         """The values projected along the channels, dimension `axis`, of each group."""
-        by = self.tables.projections.get((name, side))
-        if by is None:
+        if (by := self.tables.projections.get((name, side))) is None:
             return values
         if axis == -1:
             return values.to(by.dtype) @ by
@@ -263,11 +257,9 @@ class SketchCollector(DenseAccumulator):
         return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        lines = self.tables.projections.get((name, "left"))
-        if lines is None:
-            super().lookup(name, index, value)
-        else:
-            self.add(name, lines[index].mT[:, None] @ value)
+        if (lines := self.tables.projections.get((name, "left"))) is None:
+            return super().lookup(name, index, value)
+        self.add(name, lines[index].mT[:, None] @ value)
 
     def plain(self, name: str, value: Tensor) -> None:
         """The projected gradient, from the whole one [n, K, *shape]."""

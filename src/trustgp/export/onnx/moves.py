@@ -148,10 +148,8 @@ MOVES: dict[str, Translation] = {
     "expand": _expand,
     "unsqueeze": lambda w, n, x, axis: w.op("Unsqueeze", w.tensor(x), w.integers([axis])),
     "permute": lambda w, n, x, dims: w.op("Transpose", w.tensor(x), perm=_axes(x, dims)),
-    "cat": lambda w, n, given, axis: w.op(
-        "Concat",
-        *(w.tensor(x, dtype_of(n)) for x in given if shape_of(x) != [0]),
-        axis=axis % len(shape_of(n)),
+    "cat": lambda w, n, xs, axis: w.op(
+        "Concat", *(w.tensor(x, dtype_of(n)) for x in xs if shape_of(x) != [0]), axis=axis % len(shape_of(n))
     ),
     "copy": _copy,
     "slice.Tensor": _slice,

@@ -148,9 +148,7 @@ OPERATORS: dict[str, Translation] = {
     "clamp clamp.Tensor": _clamp,
     "maximum clamp_min": _apply("Max"),
     "minimum clamp_max": _apply("Min"),
-    "where.self": lambda w, n, c, *both: w.op(
-        "Where", w.tensor(c), *(w.tensor(a, dtype_of(n)) for a in both)
-    ),
+    "where.self": lambda w, n, c, *xs: w.op("Where", w.tensor(c), *(w.tensor(x, dtype_of(n)) for x in xs)),
     "sgn": _apply("Sign"),
     "hardswish": _apply("HardSwish"),
     "isnan": lambda w, n, x: w.op("IsNaN", w.tensor(x)),
@@ -161,9 +159,7 @@ OPERATORS: dict[str, Translation] = {
     "gelu": lambda w, n, x, how: w.op("Gelu", w.tensor(x), approximate=how),
     "silu": lambda w, n, x: w.op("Mul", w.tensor(x), w.op("Sigmoid", w.tensor(x))),
     "elu": _elu,
-    "softplus": lambda w, n, x, beta, _: _scaled(
-        w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta
-    ),
+    "softplus": lambda w, n, x, b, _: _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), b)), 1 / b),
     "log1p": partial(_log1p_expm1, "Log"),
     "expm1": partial(_log1p_expm1, "Exp"),
     "mm bmm matmul": lambda w, n, *both: w.op("MatMul", *map(w.tensor, both)),

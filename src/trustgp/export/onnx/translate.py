@@ -68,8 +68,7 @@ def _fill(writer: Writer, module: GraphModule) -> Any:
             writer.values[node] = writer.constant(getattr(module, node.target))
         elif node.op == "call_function":
             writer.values[node] = _translate(writer, node)
-    output = next(iter(module.graph.find_nodes(op="output")))
-    return map_arg(output.args[0], lambda node: writer.values[node])
+    return map_arg(next(iter(module.graph.find_nodes(op="output"))).args[0], lambda node: writer.values[node])
 
 
 def _translate(writer: Writer, node: Any) -> Any:

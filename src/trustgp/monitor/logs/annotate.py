@@ -80,8 +80,7 @@ def annotate(
         for (channel, time, data), state in _messages(reader, topic, joints, needs, strict=strict):
             writer.copy_message(copies[channel.id], time, data)
             if state is not None:
-                override = {"status": INVALID, "reason": state.reason} if state.reason else {}
-                verdict = judge(state) | override
+                verdict = judge(state) | ({"status": INVALID, "reason": state.reason} if state.reason else {})
                 writer.write(new[verdicts], time, writer.encode_text(json.dumps(verdict, allow_nan=False)))
                 if diagnostics is not None:
                     message = diagnostics_message(verdict, time, verdicts.strip("/"))

@@ -61,8 +61,7 @@ class JointState:
         for name, values in numbers.items():
             if len(values) not in (0, len(names)):
                 raise LogError(f"{message} has {len(values)} numbers of {name} for {len(names)} joints.")
-        stamp = _stamp(fields.get("header"), message)
-        return cls(time, tuple(names), *numbers.values(), stamp=stamp)
+        return cls(time, tuple(names), *numbers.values(), stamp=_stamp(fields.get("header"), message))
 
     @classmethod
     def read_json(cls, time: int, data: bytes, *, where: str) -> JointState:
@@ -97,9 +96,8 @@ class JointState:
 
     def plain(self) -> dict[str, Any]:
         """As a message in JSON; NaN becomes null."""
-        sec, nanosec = ros_time(self.measured)
         numbers = {f: [v if math.isfinite(v) else None for v in getattr(self, f).tolist()] for f in FIELDS}
-        stamp = {"sec": sec, "nanosec": nanosec}
+        stamp = dict(zip(("sec", "nanosec"), ros_time(self.measured), strict=True))
         return {"header": {"stamp": stamp, "frame_id": ""}, "name": list(self.names), **numbers}
 
 

@@ -165,9 +165,8 @@ class McapWriter:
             writer.finish()
 
     def copy_channel(self, channel: Any) -> int:
-        schema, number, encoding = channel.schema, 0, channel.message_encoding
-        if schema is not None:
-            number = self._writer.register_schema(schema.name, schema.encoding, schema.data)
+        schema, register, encoding = channel.schema, self._writer.register_schema, channel.message_encoding
+        number = 0 if schema is None else register(schema.name, schema.encoding, schema.data)
         return self._writer.register_channel(channel.topic, encoding, number, channel.metadata)
 
     def copy_message(self, channel: int, time: int, record: Any) -> None:

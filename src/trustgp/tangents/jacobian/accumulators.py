@@ -53,8 +53,7 @@ class DenseAccumulator(Collector):
         for name, value in network.parameters.items():
             stop, inside, taken = start + value.numel(), None, value.numel()
             if kept is not None:
-                inside = kept[(kept >= start) & (kept < stop)] - start
-                taken = len(inside)
+                taken = len(inside := kept[(kept >= start) & (kept < stop)] - start)
             self.slots[name] = slice(filled, filled + taken), inside
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)

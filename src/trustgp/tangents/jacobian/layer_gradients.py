@@ -201,8 +201,7 @@ def linear(s: Signals, into: Collector) -> None:
 def lookup(s: Signals, into: Collector) -> None:
     """Rows of a table, by number."""
     index, g = s.inputs.flatten(1), s.back.flatten(2, -2)  # [n, t], [n, K, t, d]
-    padding = s.call.given.get("padding_idx")
-    if padding is not None:  # torch gives this row no gradient
+    if (padding := s.call.given.get("padding_idx")) is not None:  # torch gives this row no gradient
         padding += len(s.call.given["weight"]) if padding < 0 else 0
         g = g * (index != padding)[:, None, :, None]
     into.lookup(s.call.weight_name or "", index, g)
@@ -216,8 +215,7 @@ def convolution(s: Signals, into: Collector) -> None:
     a, g = (g, a) if transposed else (a, g)
     if s.depthwise:
         gradient = depthwise(a.flatten(0, 2), g.flatten(0, 2), kernel, given, len(a))
-        into.plain(s.call.weight_name or "", gradient)
-        return
+        return into.plain(s.call.weight_name or "", gradient)
     if a.shape[4:] == g.shape[4:] and kernel.numel() == 1 and not transposed:  # windows of one position
         patches = _by_position(a, groups)
     else:

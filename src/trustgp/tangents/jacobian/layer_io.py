@@ -63,8 +63,7 @@ class LayerIORecorder(TorchFunctionMode):
         """Any other operation; fused ones are decomposed."""
         if not kwargs and func in self._plain and not any(isinstance(one, _HOLDERS) for one in args):
             return func(*args)
-        replacement = RECORDABLE.get(getattr(func, "__name__", ""))
-        if replacement is not None:
+        if (replacement := RECORDABLE.get(getattr(func, "__name__", ""))) is not None:
             with self:  # there may be layers inside it
                 result = replacement(*args, **kwargs)
             if result is not None:

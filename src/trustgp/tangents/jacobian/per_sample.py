@@ -74,14 +74,11 @@ class Gradients:
 
 
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
-    """The fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows.
-
-    `num_mixed` is K, to estimate the memory of a row.
-    """
+    """The fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows; K,
+    `num_mixed`, is for the memory of a row."""
     few = take(sample, torch.arange(3 if network.num_parameters <= THREE_ROW_LIMIT else 2) % count(sample))
-    outputs = network.matrix(few).shape[1]
-    mix = torch.randn(1, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mix = mix.to(device=network.device, dtype=network.dtype)
+    generator, outputs = torch.Generator().manual_seed(0), network.matrix(few).shape[1]
+    mix = torch.randn(1, outputs, generator=generator, dtype=torch.float64).to(network.device, network.dtype)
     with full_precision():  # else a GPU's rounding may look like an error
         probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
         probe.check_forward_mode()
@@ -105,8 +102,7 @@ def full_precision() -> Iterator[None]:
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> DenseAccumulator:
     """Gradients by a plain loop, with fused operations decomposed where they have none (RNNs on a GPU)."""
-    recurrent = any(isinstance(part, nn.RNNBase) for part in network.float32_module.modules())
-    problem = None
+    problem, recurrent = None, any(isinstance(m, nn.RNNBase) for m in network.float32_module.modules())
     for unfuse in (True,) if recurrent and network.device.type == "cuda" else (False, True):
         network.unfuse_backward = unfuse
         gradients = DenseAccumulator(network, count(few), 1)
@@ -166,8 +162,7 @@ class _Probe:
         numbers = sum(value.numel() for name, value in network.parameters.items() if name in right)
         size = numbers * network.dtype.itemsize * min(self.num_mixed, mixed_at_once(network, right))
         row_bytes = plan.row_bytes + 2 * size  # the gradients, and their stack
-        reason = reason if left else ""
-        return replace(plan, vmapped=right, looped=left, row_bytes=row_bytes, reason=reason)
+        return replace(plan, vmapped=right, looped=left, row_bytes=row_bytes, reason=reason if left else "")
 
     def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
         """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""

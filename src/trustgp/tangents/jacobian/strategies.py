@@ -171,8 +171,7 @@ class SignalStream(LayerIORecorder):
         factor = call.input if whole or not call.kind.elementwise else layout.rows(call.input, self.rows)
 
         def receive(signals: tuple[Tensor | None, ...]) -> None:
-            signal = signals[place]
-            if signal is None:
+            if (signal := signals[place]) is None:
                 return
             back = signal if whole or not sums else layout.rows(signal, self.rows)  # [n, ...] or [n, q, ...]
             for name, multiplies, over in sums:
