@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -173,11 +175,38 @@ def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
     return between / total
 
 
-def calibrated_scale(fade, onset, level, novelty, kappa, reach=1.0, within=1.0) -> float:
-    """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu, E_0 / E)) in plain Python, with E_0 / E
-    `within`."""
-    support = min(1.0 if novelty <= reach else reach / novelty, within)
-    return (level * kappa**fade) ** ((1.0 - novelty**onset) * min(1.0, support))
+def far_field(growth, novelty: float) -> float:
+    """A: broken lines over the share of the way from a tenth to 1, in log nu."""
+    return float(np.interp(math.log10(max(novelty, 0.1)) + 1.0, [0.0, 0.5, 1.0], [0.0, *growth]))
+
+
+def nearness(table, measures) -> float:
+    """u of a row, from the tails of the novelty measures [3, K, Q], in plain Python."""
+    exponents = []
+    for steps, measure in zip(np.moveaxis(np.asarray(table), 1, 0), measures, strict=True):
+        exponents.append(sum(min(max((measure - q) * slope, 0.0), height) for q, slope, height in steps.T))
+    return 1.0 / (1.0 + 0.005 * math.exp(min(sum(exponents) / len(exponents), 60.0)))
+
+
+def pooled_scale(near, bias, weights, statistics, variance, novelty, growth) -> float:
+    """V / E as products of powers: near the data a pool of variances, far away the evidence times e^A."""
+    pool = math.exp(bias) * math.prod(
+        value**weight for value, weight in zip(statistics, weights, strict=True)
+    )
+    return pool**near * (variance * math.exp(far_field(growth, novelty))) ** (1.0 - near) / variance
+
+
+def tail_exponent(rows: list[float], value: float) -> float:
+    """Minus the log of the share of rows beyond a value: linear between quantiles, then exponential."""
+    rows, levels = sorted(rows), (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)
+    places = [(rows[min(len(rows) - 1, int(level * len(rows)))], -math.log(1 - level)) for level in levels]
+    total = 0.0
+    for (low, before), (high, after) in itertools.pairwise(places):
+        total += (after - before) * min(1.0, max(0.0, (value - low) / max(high - low, 1e-6)))
+    last, beyond = places[-1][0], [row - places[-1][0] for row in rows if row > places[-1][0]]
+    slope = (last - places[2][0]) / math.log(10)  # from the median on: a half to a twentieth
+    tail = sum(beyond) / len(beyond) if beyond else slope
+    return total + max(0.0, value - last) / max(tail, 1e-6)
 
 
 def two_opinions(variance, shift, weight, second, precision, trust) -> tuple[float, float]:

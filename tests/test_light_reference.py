@@ -9,7 +9,7 @@ import torch
 from reliability.test_10_degenerate_data import calibrated
 from shared_fixtures import trained
 from torch import nn
-from witness_reference import witness_answer
+from witness_reference import witness_opinion
 
 import trustgp
 from trustgp.experts.whole import RIDGE
@@ -53,17 +53,19 @@ def variance_of(model, network, row):
     with torch.no_grad():
         output = double.module(row.double())[0]
     table = {name: getattr(model.witness, name) for name in type(model.witness).__dataclass_fields__}
-    second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
+    opinion = (one[0] for one in witness_opinion(table, row.double()))
+    second, _, nu, precision, distance, nearby = opinion
     c = model.calibrations[0]
     raw, outputs = unit * expert.scale + expert.noise, torch.arange(len(second))
     whole, leverage = mixture.whole, torch.ones(len(second), dtype=torch.float64)
+    measures = torch.stack([nu, distance])[None].log()
     if whole is not None:  # the convolutions have few gradients, and no sketch
         each = OutputSketchMap(plain)(row.double()).by_output[0]
         basis, ridge = whole.basis.double(), RIDGE * whole.values[-1]
         inverse = torch.linalg.inv((basis * (whole.values + ridge)) @ basis.T)
         leverage = torch.einsum("cd,de,ce->c", each, inverse, each) * whole.units**2 / whole.typical
-    given = torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs, leverage
-    scaled = calibrated(c, raw[None], *given)[0]
+    given = torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs, measures
+    scaled = calibrated(c, raw[None], *given, log_leverage=leverage.log(), log_noise=nearby.log())[0]
     gain = c.trust * precision * scaled
     expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
     left = (1 + gain) / (1 + gain**2)
@@ -71,11 +73,12 @@ def variance_of(model, network, row):
     return left * scaled + c.excess * expected**2 + c.share * c.spread, novelty, label
 
 
-def with_growth(model, beyond):
-    """The same, with A where these rows are."""
+def with_growth(model):
+    """The same, with A, and novel where these rows are."""
     own, *others = model.calibrations
-    planted = {"beyond": beyond, "growth": [0.7, -0.4], "varying": 0.8}
-    planted = {name: torch.tensor(value, dtype=torch.float64) for name, value in planted.items()}
+    growth, tails = torch.tensor([0.7, -0.4], dtype=torch.float64), own.tails.clone()
+    tails[0] -= 0.5
+    planted = {"growth": growth, "tails": tails}
     changed = copy.copy(model)
     changed.state = replace(model.state, calibrations=(replace(own, **planted), *others))
     return changed
@@ -84,14 +87,14 @@ def with_growth(model, beyond):
 @pytest.mark.parametrize("planted", [False, True], ids=["as fitted", "with growth"])
 def test_a_prediction_is_that_of_the_reference(fitted, planted):
     network, model, inputs = fitted
-    model = with_growth(model, float(model.novelty(inputs).median())) if planted else model
+    model = with_growth(model) if planted else model
     prediction = model.predict(inputs)
     assert torch.equal(prediction.mean, network(inputs))
     assert model.num_experts > 1
     c = model.calibrations[0]  # else some of the formula would not be seen
-    assert not planted or float(prediction.novelty.max()) > float(c.beyond) > float(prediction.novelty.min())
-    assert float(c.varying) < 1
-    assert (float(c.leverage) > 0) == (model.mixtures[0].whole is not None)
+    assert float(prediction.score.max()) > 6 > float(prediction.score.min())
+    assert (float(c.weights[1]) > 0) == (model.mixtures[0].whole is not None)
+    assert float(c.weights[2]) > 0
     assert float(c.share) > 0
     for i, row in enumerate(inputs.split(1)):
         alone = model.predict(row)

@@ -59,7 +59,7 @@ def test_the_mean_is_that_of_the_networks_to_the_bit_and_their_total_variance_is
     assert torch.equal(outputs, torch.stack(means).mean(dim=0))
     variance = total_variance(networks, output)
     torch.testing.assert_close(latent.log_stated.exp(), variance, rtol=1e-3, atol=1e-7)  # of float32
-    held_out = latent.calibration_rows(TARGETS.double(), torch.arange(2))
+    held_out = latent.calibration_rows(TARGETS.double(), torch.arange(2), TARGETS.double())
     assert torch.equal(held_out.log_stated, latent.log_stated.flatten())
     left_out, _, indices = _left_out(model.state, model.memory)
     assert left_out is not None

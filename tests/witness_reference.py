@@ -11,11 +11,16 @@ from torch import Tensor
 
 def witness_answer(table: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, variance, novelty and precision of float64 rows, from the tensors of a witness's file."""
+    return witness_opinion(table, inputs)[:4]
+
+
+def witness_opinion(table: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
+    """The same, then the distance to the furthest neighbour, and the mean squared left-out error nearby."""
     arrays = {name: value.double().numpy() for name, value in table.items()}
     rows = [_row(arrays, (x - arrays["offset"]) / arrays["spread"]) for x in inputs.double().numpy()]
-    mean, variance, novelty = (torch.from_numpy(np.stack(lot)) for lot in zip(*rows, strict=True))
+    mean, variance, novelty, *rest = (torch.from_numpy(np.stack(lot)) for lot in zip(*rows, strict=True))
     share = (1.0 - novelty) * (table["reach"] / novelty.clamp_min(1e-300)).clamp_max(1.0)
-    return mean, variance, novelty, share[:, None] / variance
+    return mean, variance, novelty, share[:, None] / variance, *rest
 
 
 def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tuple]:
@@ -34,6 +39,25 @@ def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tupl
     return answers
 
 
+def witness_nearby(table: dict[str, Tensor], inputs: Tensor, groups: Tensor | None = None) -> tuple:
+    """Distance to the furthest of the p nearest rows, and the mean squared left-out error of the nearest 32
+    (or p); with groups, the inputs are the training rows, and their own group is left out."""
+    arrays, answers = {name: value.double().numpy() for name, value in table.items()}, []
+    p, points, rows = int(table["neighbours"]), arrays["points"].tolist(), table["rows"].tolist()
+    for number, x in enumerate(inputs.double().numpy()):
+        point = ((x - arrays["offset"]) / arrays["spread"]).tolist()
+        cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
+        first = int(arrays["sizes"][:cell].sum())
+        seen = range(first, first + int(arrays["sizes"][cell]))
+        if groups is not None:
+            seen = [place for place in seen if groups[rows[place]] != groups[number]]
+        away = {place: math.dist(point, points[place]) for place in seen}
+        tie = 1e-9 * float(table["length"])
+        nearest = sorted(seen, key=lambda place: away[place] + tie * (place - first))
+        answers.append((away[nearest[:p][-1]], arrays["errors"][nearest[: max(p, 32)]].mean(axis=0)))
+    return tuple(torch.from_numpy(np.stack(values)) for values in zip(*answers, strict=True))
+
+
 def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
     """The level of every cell [M, C], steadied by twenty rows of the average; the rows' novelties, sorted."""
     groups = torch.arange(int(table["rows"].max()) + 1)
@@ -48,13 +72,22 @@ def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
     return torch.from_numpy(np.stack(steady)), sorted(novelties)
 
 
-def _row(arrays: dict, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean [C], variance [C] and novelty of one scaled point."""
+def _row(arrays: dict, point: np.ndarray) -> tuple:
+    """Mean [C], variance [C], novelty, distance and noise [C] of one scaled point."""
     cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
     first = int(arrays["sizes"][:cell].sum())
-    mean, novelty = _process(arrays, point, range(first, first + int(arrays["sizes"][cell])))
-    variance = arrays["level"][cell] * (novelty + arrays["ratio"])
-    return arrays["centre"][cell] + mean, np.maximum(variance, arrays["floor"]), novelty
+    places = np.arange(first, first + int(arrays["sizes"][cell]))
+    mean, novelty = _process(arrays, point, places)
+    variance = np.maximum(arrays["level"][cell] * (novelty + arrays["ratio"]), arrays["floor"])
+    return arrays["centre"][cell] + mean, variance, novelty, *nearby(arrays, point, places)
+
+
+def nearby(arrays: dict, point: np.ndarray, places: np.ndarray) -> tuple[float, np.ndarray]:
+    """Distance to the furthest neighbour, and mean squared error of the 32 nearest rows or more [C]."""
+    distances, p = np.linalg.norm(arrays["points"][places] - point, axis=1), int(arrays["neighbours"])
+    order = np.argsort(distances, kind="stable")
+    errors = arrays["errors"][places[order[: max(32, p)]]]
+    return float(distances[order[:p]].max(initial=0.0)), errors.mean(axis=0)
 
 
 def _process(arrays: dict, point: np.ndarray, places) -> tuple[np.ndarray, float]:

@@ -14,7 +14,7 @@ from torch import nn
 import trustgp
 from trustgp.cli import main
 from trustgp.detection.adapter import match
-from trustgp.math.calibration import held_out_quantile
+from trustgp.math.quantiles import held_out_quantile
 
 
 def same(one: trustgp.Detections, other: trustgp.Detections) -> bool:

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -61,17 +62,22 @@ def raw_of(n: int, outputs: int) -> LatentPrediction:
     values = torch.arange(1.0, n * outputs + 1, dtype=torch.float64).reshape(n, outputs)
     expert = torch.arange(n)[:, None]
     first = [values * k for k in (1, 2, 3, 4)]
-    return LatentPrediction(*first, values / 100, expert, *(values * k for k in (5, 6, 7, 8)))
+    return LatentPrediction(*first, values / 100, expert, *(values * k for k in (5, 6, 7, 8, 9)))
 
 
 def test_predictions_are_scattered_among_invalid_rows():
     valid = torch.tensor([False, True, True, False])
-    spread = raw_of(2, 3).spread(valid)
+    raw = replace(raw_of(2, 3), nearest=torch.ones(2, 2, dtype=torch.float64))
+    spread = raw.spread(valid)
     assert bool(torch.isinf(spread.epistemic[~valid]).all())
     assert bool((spread.novelty[~valid] == 1).all())
     assert spread.expert[:, 0].tolist() == [-1, 0, 1, -1]
     assert bool((spread.witness_precision[~valid] == 0).all())
-    assert torch.equal(spread.epistemic[valid], raw_of(2, 3).epistemic)
+    assert torch.equal(spread.epistemic[valid], raw.epistemic)
+    assert spread.nearest.tolist() == [[0.0] * 2, [1.0] * 2, [1.0] * 2, [0.0] * 2]
+    assert raw_of(2, 3).spread(valid).nearest is None
+    assert raw.take(torch.tensor([1])).nearest.shape == (1, 2)
+    assert LatentPrediction.cat([raw, raw]).nearest.shape == (4, 2)
 
 
 def test_outputs_of_several_kernels_are_concatenated():
@@ -83,10 +89,25 @@ def test_outputs_of_several_kernels_are_concatenated():
 
 def test_held_out_rows_have_an_entry_for_each_row_and_output():
     residual = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    rows = raw_of(2, 2).calibration_rows(residual, torch.arange(2))
+    raw = raw_of(2, 2)
+    rows = raw.calibration_rows(residual, torch.arange(2), 10 * residual)
     assert rows.residual.tolist() == rows.epistemic.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert rows.output.tolist() == [0, 1, 0, 1]
     assert rows.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
     assert rows.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]
     assert rows.log_leverage.tolist() == [7.0, 14.0, 21.0, 28.0]
-    assert rows.log_stated.tolist() == [8.0, 16.0, 24.0, 32.0]
+    assert rows.log_noise.tolist() == [8.0, 16.0, 24.0, 32.0]
+    assert rows.log_stated.tolist() == [9.0, 18.0, 27.0, 36.0]
+    assert rows.target.tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert torch.equal(rows.measures, raw.measures().repeat_interleave(2, dim=0))
+
+
+def test_novelty_measures_are_those_of_the_witness_or_share_of_the_prior_and_variance():
+    raw, expected = raw_of(3, 2), []
+    for share, pair in zip((0.015, 0.035, 0.055), ((3.0, 6.0), (9.0, 12.0), (15.0, 18.0)), strict=True):
+        expected += [math.log(share), math.log(math.prod(pair)) / 2]  # of E, with the noise
+    assert raw.measures().flatten().tolist() == pytest.approx(expected, rel=1e-12)
+    nearest = torch.ones(3, 2, dtype=torch.float64)
+    assert replace(raw, nearest=nearest).measures() is nearest
+    empty = replace(raw, epistemic=0 * raw.epistemic, noise=0 * raw.noise, novelty=0 * raw.novelty)
+    assert bool(torch.isfinite(empty.measures()).all())

@@ -119,7 +119,7 @@ def fitted():
 def test_a_saved_model_and_an_exported_graph_have_the_same_leverage(fitted, tmp_path):
     model, x = fitted
     assert model.mixtures[0].whole is not None
-    assert float(model.calibrations[0].leverage) > 0
+    assert float(model.calibrations[0].weights[1]) > 0
     prediction = model.predict(x)
     model.save(tmp_path / "m.trustgp")
     loaded = trustgp.load(tmp_path / "m.trustgp", model.network)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
-from witness_reference import witness_answer, witness_level
+from witness_reference import witness_answer, witness_left_out, witness_level, witness_nearby
 
 from trustgp import Witness
 from trustgp.experts.witness import MAX_SCALED_INPUT, vectors_of
@@ -16,7 +16,7 @@ from trustgp.experts.witness_fit import MIN_ROWS, witness_applies
 from trustgp.export.module.experts import GraphWitness
 from trustgp.state.expert_tensors import witness_tensors
 
-PARTS = ("mean", "variance", "novelty", "precision")
+PARTS = ("mean", "variance", "novelty", "precision", "distance", "noise")
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +39,24 @@ def new(toy):
     return torch.cat([inputs, 1.7 * inputs])
 
 
+def answers(state, at):
+    """What loops over rows answer."""
+    table = witness_tensors(state)
+    return *witness_answer(table, at), *witness_nearby(table, at)
+
+
 def assert_predicts(predicted, expected, rtol=1e-8, atol=1e-9):
     values = expected if isinstance(expected, tuple) else [getattr(expected, name) for name in PARTS]
     for name, value in zip(PARTS, values, strict=True):
         # both solve with G, whose condition number is up to 1e8 here
-        torch.testing.assert_close(getattr(predicted, name), value, rtol=rtol, atol=atol, msg=name)
+        close = 1e-6 if name == "distance" else atol  # the order of ties is added to it
+        torch.testing.assert_close(getattr(predicted, name), value, rtol=rtol, atol=close, msg=name)
 
 
 @pytest.mark.parametrize("options", [{}, {"neighbours": 3}, {"neighbours": 60}, {"rows": 5, "borrowed": 0}])
 def test_predictions_and_the_exported_graph_equal_a_loop_over_rows(find, rows, new, options):
     state = find(*rows, **{"rows": 40, **options})
-    assert_predicts(state(new), witness_answer(witness_tensors(state), new))
+    assert_predicts(state(new), answers(state, new))
     if "borrowed" not in options:
         assert_predicts(GraphWitness(state)(new), state(new), rtol=1e-7)
 
@@ -66,8 +73,14 @@ def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(
     torch.testing.assert_close(whole(new).novelty.sqrt(), std[:, 0], rtol=1e-6, atol=1e-6)
 
 
-def test_level_and_reach_are_those_of_left_out_rows(cells):
-    level, novelties = witness_level(witness_tensors(cells))
+def test_level_reach_and_errors_are_those_of_left_out_rows(cells):
+    table = witness_tensors(cells)
+    squared = {
+        row: (y - mean) ** 2 for row, (_, mean, _, y) in witness_left_out(table, torch.arange(160)).items()
+    }
+    expected = torch.tensor([squared[row].tolist() for row in cells.rows.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(cells.errors, expected, rtol=1e-6, atol=1e-12)  # also of borrowed rows
+    level, novelties = witness_level(table)
     torch.testing.assert_close(cells.level, level, rtol=1e-7, atol=0)
     assert float(cells.reach) == pytest.approx(novelties[int(0.95 * len(novelties))], rel=1e-6)
 
@@ -91,6 +104,12 @@ def test_rows_in_any_precision_are_predicted_as_in_double(find, rows, new, dtype
     torch.testing.assert_close(predicted.variance, expected[1], rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("unit", [1e-25, 1e22])
+def test_squared_errors_of_float32_targets_neither_over_nor_underflow(find, rows, new, unit):
+    one, other = (find(rows[0].float(), (u * rows[1]).float(), rows=40)(new) for u in (1.0, unit))
+    torch.testing.assert_close(other.noise / unit**2, one.noise, rtol=1e-3, atol=0)
+
+
 def categories(n, seed):
     """Two columns of categories, one of them one-hot: many rows have equal inputs."""
     generator = torch.Generator().manual_seed(seed)
@@ -102,7 +121,7 @@ def categories(n, seed):
 def test_of_equally_distant_rows_every_runtime_takes_the_first(find):
     state, at = find(*categories(500, seed=0), rows=120), categories(40, seed=1)[0]
     assert_predicts(GraphWitness(state)(at), state(at))
-    assert_predicts(state(at), witness_answer(witness_tensors(state), at), rtol=1e-6, atol=1e-7)
+    assert_predicts(state(at), answers(state, at), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30, 1e300])
@@ -112,6 +131,18 @@ def test_far_away_the_precision_is_zero(cells, size):
     assert bool(torch.isfinite(predicted.mean).all())
     assert bool((predicted.novelty == 1).all())
     assert float(cells.scaled(torch.full((1, 3), size, dtype=torch.float64)).abs().max()) <= MAX_SCALED_INPUT
+
+
+def test_its_opinion_is_the_expected_error_and_logarithms_that_are_finite(cells, new):
+    predicted, outputs = cells(new), torch.ones(len(new), 2, dtype=torch.float64)
+    opinion = predicted.opinion(outputs)
+    assert torch.equal(opinion["witness_mean"], predicted.mean - 1.0)
+    assert torch.equal(opinion["witness_precision"], predicted.precision)
+    torch.testing.assert_close(opinion["log_noise"].exp(), predicted.noise, rtol=1e-10, atol=0)
+    expected = torch.stack([predicted.novelty, predicted.distance], dim=1).clamp_min(1e-12)
+    torch.testing.assert_close(opinion["nearest"].exp(), expected, rtol=1e-10, atol=0)
+    zero = replace(predicted, noise=0 * predicted.noise, distance=0 * predicted.distance)
+    assert all(bool(torch.isfinite(value).all()) for value in zero.opinion(outputs).values())
 
 
 def test_the_variance_never_falls_below_the_floor(cells, rows):

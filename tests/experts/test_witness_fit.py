@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from witness_reference import witness_answer, witness_left_out, witness_level
+from witness_reference import witness_answer, witness_left_out, witness_level, witness_nearby
 
 from trustgp import Rows, Threads, Witness
 from trustgp.executors import FitContext
@@ -188,7 +188,7 @@ def test_degenerate_rows_give_finite_predictions(find, rows, name):
 
 
 @pytest.mark.parametrize("size", [1, 16, 80])
-def test_a_group_left_out_is_really_left_out(cells, size):
+def test_a_group_left_out_is_really_left_out(cells, rows, size):
     groups = torch.arange(160) // size
     predicted = groups_left_out(cells, groups, torch.arange(160))
     expected = witness_left_out(witness_tensors(cells), groups)
@@ -198,6 +198,9 @@ def test_a_group_left_out_is_really_left_out(cells, size):
         assert float(predicted.novelty[row]) == pytest.approx(novelty, rel=1e-7, abs=1e-9)
         variance = cells.level[cell] * (novelty + cells.ratio)
         torch.testing.assert_close(predicted.variance[row], variance, rtol=1e-7, atol=0)
+    distance, noise = witness_nearby(witness_tensors(cells), rows[0], groups)
+    torch.testing.assert_close(predicted.distance, distance, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(predicted.noise, noise, rtol=1e-8, atol=0)
     wanted, others = torch.arange(0, 160, 3), torch.arange(160)[torch.arange(160) % 3 != 0]
     subset = groups_left_out(cells, groups, wanted)
     torch.testing.assert_close(subset.mean[wanted], predicted.mean[wanted], rtol=1e-10, atol=1e-12)
@@ -210,6 +213,7 @@ def test_without_rows_of_other_groups_or_of_its_own_cell_the_precision_is_zero(c
     predicted = groups_left_out(cells, torch.zeros(160), torch.arange(160))
     assert bool((predicted.novelty == 1).all())
     assert bool((predicted.precision == 0).all())
+    torch.testing.assert_close(predicted.noise, cells.errors.mean(dim=0).expand(160, 2), rtol=1e-10, atol=0)
     for number, (own, _) in enumerate(rows_of(cells)):
         assert torch.equal(predicted.mean[own], cells.centre[number].expand(len(own), 2))
     inputs, targets = toy(400, seed=2)

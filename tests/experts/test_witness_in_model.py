@@ -11,6 +11,7 @@ import trustgp
 from trustgp import Witness, evaluate
 from trustgp.experts.witness_fit import groups_left_out
 from trustgp.fitting.calibrate import _left_out
+from trustgp.math.quantiles import TailShares
 from trustgp.state.model_state import predict_uncalibrated
 
 PARTS = ("mean", "epistemic", "aleatoric", "excess", "novelty")
@@ -59,15 +60,17 @@ def test_the_experts_are_the_same_with_and_without(fitted, cells, alone, state_o
 def test_far_away_or_without_trust_predictions_are_those_of_the_experts(cells, unweighted, toy):
     inputs = toy(30, seed=5)[0]
     one, other = cells.predict(inputs), unweighted.predict(inputs)
-    assert float((one.corrected.mean - other.corrected.mean).abs().min()) > 0
-    assert_close_predictions(cells.predict(40 * inputs), unweighted.predict(40 * inputs), rtol=1e-12)
+    assert float((one.std - other.std).abs().min()) > 0
     for name in PARTS:  # the paper's variance, and the novelty, are the experts'
         assert torch.equal(getattr(one.plain, name), getattr(other.plain, name))
     assert torch.equal(one.novelty, other.novelty)
-    model = copy.copy(cells)
-    distrusted = tuple(replace(c, trust=torch.zeros_like(c.trust)) for c in cells.calibrations)
-    model.state = replace(cells.state, calibrations=distrusted)
-    assert_close_predictions(model.predict(inputs), other, rtol=1e-12)
+    far = [replace(c, tails=TailShares.novel().table) for c in cells.calibrations]
+    distrusted = tuple(replace(c, trust=torch.zeros_like(c.trust)) for c in far)
+    for rows, calibrations in ((40 * inputs, tuple(far)), (inputs, distrusted)):
+        both = [copy.copy(model) for model in (cells, unweighted)]
+        for model in both:
+            model.state = replace(model.state, calibrations=calibrations)
+        assert_close_predictions(both[0].predict(rows), both[1].predict(rows), rtol=1e-12)
 
 
 def test_targets_of_pure_noise_are_not_followed(toy, make_mlp):
@@ -89,7 +92,7 @@ def test_targets_of_pure_noise_are_not_followed(toy, make_mlp):
 def test_calibration_rows_have_the_witness_without_themselves_or_their_group(fit_case, case, groups):
     model, every = fit_case(groups=groups, witness=Witness(rows=40)), torch.arange(160)
     predicted = groups_left_out(model.witness, every if groups is None else groups, every)
-    rows, scores, places = _left_out(model.state, model.memory)
+    rows, measures, places = _left_out(model.state, model.memory)
     assert torch.equal(places, every)
     own = torch.cat([expert.rows[: int(expert.own)] for expert in model.mixtures[0].experts])
     assert sorted(own.tolist()) == every.tolist()
@@ -101,8 +104,12 @@ def test_calibration_rows_have_the_witness_without_themselves_or_their_group(fit
     assert torch.equal(rows.output, torch.arange(2).repeat(160))
     labels = torch.cat([torch.full((int(e.own),), i) for i, e in enumerate(model.mixtures[0].experts)])
     assert torch.equal(rows.log_kappa, model.mixtures[0].log_kappa[labels].flatten())
-    assert torch.equal(scores, rows.novelty.reshape(160, 2).mean(dim=1)[own.argsort()])
-    assert torch.equal(model.held_scores, scores)
+    expected = torch.stack([predicted.novelty, predicted.distance], dim=1).clamp_min(1e-12).log()
+    torch.testing.assert_close(measures, expected, rtol=1e-12, atol=0)
+    assert torch.equal(rows.measures, expected[own].repeat_interleave(2, dim=0))
+    assert torch.equal(rows.log_noise, predicted.noise[own].log().flatten())
+    assert torch.equal(rows.target, case.targets[own].flatten())
+    assert torch.equal(model.held_scores, model.calibrations[0].nearness(measures)[1])
 
 
 def test_validation_rows_have_the_witness_of_predictions(cells, case, toy):

@@ -97,7 +97,7 @@ def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole,
     likelihood = whole.origin.likelihood
     rows = likelihood.calibration_rows(*predict.predict_uncalibrated(small.state, held[0]), held[1])
     expected = likelihood.recalibrate(rows, small.shape, whole.calibrations)
-    assert torch.equal(small.calibrations[0].level, expected[0].level)
+    assert torch.equal(small.calibrations[0].bias, expected[0].bias)
     assert len(small.held_scores) == len(held[0])
     bare = compress(whole, rank=12)
     assert all(a is b for a, b in zip(bare.calibrations, whole.calibrations, strict=True))

@@ -24,7 +24,7 @@ from trustgp.data.rows import Rows
 from trustgp.experts import expert as experts
 from trustgp.fitting import solve as solving
 from trustgp.likelihoods import Regression
-from trustgp.math.calibration import CalibrationRows
+from trustgp.math.held_out import CalibrationRows
 from trustgp.state.model_state import predict_latent
 
 
@@ -80,6 +80,8 @@ def by_sklearn(features, residual, scale, noise, test):
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
 def test_one_expert_equals_sklearn_and_gpytorch(case, toy, fit_case, tangents):
     model = fit_case(num_experts=1, tangents=tangents, budget="none")
+    own, _, left_out, corrected = model.calibrations  # whether it is better or not
+    model.state = replace(model.state, calibrations=(own, corrected, left_out, corrected))
     (expert,) = model.mixtures[0].experts
     test = toy(25, seed=3)[0]
     jacobian, test_jacobian = (dense_jacobian(case.network, rows) for rows in (case.inputs, test))
@@ -338,13 +340,19 @@ def test_without_validation_rows_left_out_training_rows_calibrate(fit_case, case
     parts, training = [], model.memory
     for mixture, solved in zip(model.mixtures, training.solved, strict=True):
         for log_kappa, one in zip(mixture.log_kappa, solved, strict=True):
-            parts.append(replace(one.held_out, log_kappa=log_kappa.repeat(int(one.expert.own))))
+            own, held_out = one.expert.rows[: int(one.expert.own)], one.held_out
+            variance, novelty = held_out.epistemic + held_out.noise, held_out.novelty
+            means = [v.log().reshape(len(own), -1).mean(dim=1) for v in (novelty.clamp_min(1e-6), variance)]
+            measures = torch.stack(means, dim=1).repeat_interleave(len(mixture.outputs), dim=0)
+            target = case.targets[own][:, mixture.outputs].flatten()
+            log_kappa = log_kappa.repeat(len(own))
+            parts.append(replace(held_out, log_kappa=log_kappa, target=target, measures=measures))
     rows = CalibrationRows.cat(parts)
     assert len(rows) == 320
     expected = Regression().calibrate(rows, model.shape, case.targets, far=training.far)
     for one, other in zip(model.calibrations, expected, strict=True):
         assert all(torch.equal(getattr(one, name), value) for name, value in vars(other).items())
-        assert float(one.fade) != 1.0
+        assert 0 < float(one.weights[0]) != 1.0
         assert float(one.share) == 1 / 320
 
 
@@ -355,7 +363,7 @@ def test_of_many_rows_some_are_judged(fit_case, monkeypatch):
     solved = model.state.training.solved[0]
     assert [len(one.held_out) for one in solved] == [2 * min(30, int(one.expert.own)) for one in solved]
     assert len(model.held_scores) == sum(min(30, int(one.expert.own)) for one in solved)
-    assert bool(torch.isfinite(model.calibrations[0].level).all())
+    assert bool(torch.isfinite(model.calibrations[0].bias).all())
 
 
 def trajectory(n=300):

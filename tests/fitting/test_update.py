@@ -155,5 +155,5 @@ def test_an_update_calibrates_again_where_there_are_groups(fit_case, toy):
     with pytest.raises(ValueError, match="exactly when"):
         model.update(new_rows(toy), progress=False)
     model.update(new_rows(toy), groups=torch.zeros(12), progress=False)
-    assert not torch.equal(model.calibrations[0].level, before[0].level)
+    assert not torch.equal(model.calibrations[0].bias, before[0].bias)
     assert model.memory.groups.tolist() == [*groups.tolist(), *[8] * 12]

@@ -15,7 +15,7 @@ def raw_of(variance: torch.Tensor, experts: int = 2) -> LatentPrediction:
     blank = torch.zeros_like(variance)
     expert = (torch.arange(len(variance)) % experts)[:, None]
     share = variance / (1 + variance)
-    return LatentPrediction(variance, blank, blank, blank, share, expert, *[blank] * 4)
+    return LatentPrediction(variance, blank, blank, blank, share, expert, *[blank] * 5)
 
 
 def answer(logits: torch.Tensor, variance: torch.Tensor):

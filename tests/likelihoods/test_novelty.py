@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 import torch
 from blobs import blobs, draw, fit
+from reference import tail_exponent
 from scipy.stats import beta
 
 import trustgp
+from trustgp.experts.witness_fit import groups_left_out
 from trustgp.likelihoods.base import NoveltyThreshold
 
 
@@ -95,7 +97,13 @@ def test_without_validation_left_out_rows_are_the_reference(outputs):
     model, inputs = regression(outputs=outputs)
     assert model.held_scores.shape == (300,)  # three experts, all of them judged
     p = model.predict(inputs)
-    assert float(model.held_scores.mean()) > float(p.novelty.mean())  # each was left out
+    assert float(model.held_scores.mean()) > float(p.score.mean())  # each was left out
+    # minus the log of the share of rows that are more novel, the mean over novelty and distance
+    left_out = groups_left_out(model.state.witness, torch.arange(300), torch.arange(300)).nearest
+    for scores, measures in ((model.held_scores, left_out), (p.score, model.state.witness(inputs).nearest)):
+        columns = zip(left_out.T.tolist(), measures.T.tolist(), strict=True)
+        both = [[tail_exponent(rows, value) for value in values] for rows, values in columns]
+        assert scores.tolist() == pytest.approx([(a + b) / 2 for a, b in zip(*both, strict=True)], abs=1e-6)
     assert int(p.is_novel.sum()) <= 3
     threshold = model.threshold(false_alarm=0.05)
     assert threshold == float(model.held_scores.sort().values[285])  # 0.95 * 301, rounded up, from 1 on

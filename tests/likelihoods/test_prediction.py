@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,28 @@ def test_every_answer_is_that_of_the_two_sided_mixture():
     # E|Y - y| - E|Y - Y'| / 2, of draws
     score = (draws[::2] - y).abs() - (draws[::2] - draws[1::2]).abs() / 2
     assert bool(((score.mean(0) - p.crps(y)).abs() < 5 * score.std(0) / len(score) ** 0.5).all())
+
+
+def test_doubt_and_centre_stay_with_their_rows():
+    p = prediction(9)
+    vague = torch.linspace(0.0, 0.8, 18, dtype=torch.float64).reshape(9, 2)
+    own = replace(p, rare=torch.full_like(p.mean, 0.4), share=0.1, df=torch.full_like(p.mean, 5.0))
+    corrected = replace(own, vague=vague, centre=torch.full_like(p.mean, 3.0))
+    # second moments about the mean of the first part; the targets' variance is 4
+    second = (1 - vague) * own.variance + vague * (3 * 4.0 + (corrected.centre - corrected.mean) ** 2)
+    torch.testing.assert_close(corrected.variance, second, rtol=1e-9, atol=0)
+    torch.testing.assert_close(corrected.distribution.mean, corrected.mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(corrected.distribution.variance, corrected.variance, rtol=1e-9, atol=0)
+    y = corrected.mean + 1.0
+    p = replace(own, _corrected=lambda: corrected)
+    joined = Prediction.cat([p[:3], p[3:7]])[3:]
+    for part in (p[3:7].corrected, pickle.loads(pickle.dumps(p))[3:7].corrected, joined.corrected):
+        for name in ("mean", "variance", "vague", "centre"):
+            assert torch.equal(getattr(part, name), getattr(corrected, name)[3:7])
+        torch.testing.assert_close(part.log_prob(y[3:7]), corrected.log_prob(y)[3:7], rtol=1e-12, atol=0)
+    lower, upper = corrected.interval(0.9)
+    inside = corrected.distribution.cdf(upper) - corrected.distribution.cdf(lower)
+    torch.testing.assert_close(inside, torch.full_like(inside, 0.9), rtol=1e-6, atol=0)
 
 
 def test_of_a_float32_network_ends_are_float32_and_scores_float64():

@@ -1,15 +1,17 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from reference import calibrated_scale, two_opinions
+from reference import nearness, pooled_scale, two_opinions
 
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
-from trustgp.math.calibration import KNOTS, Calibration, CalibrationRows
+from trustgp.math.calibration import STATISTICS, Calibration
 from trustgp.math.calibration_fit import fit_calibration, held_out_loss, initial_calibration
+from trustgp.math.held_out import CalibrationRows
 
 SEED = torch.Generator().manual_seed(0)
 
@@ -21,44 +23,38 @@ def uniform(*shape):
 OUTPUTS = uniform(4, 2)
 NONE = torch.zeros(4, 2, dtype=torch.float64)
 MOMENTS = [uniform(4, 2) for _ in range(4)]
-OTHERS = uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE
-RAW = LatentPrediction(*MOMENTS, *OTHERS, uniform(4, 2).log(), NONE)
-WITNESSED = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
+LOGS = {name: uniform(4, 2).log() for name in STATISTICS[1:]}
+RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE, **LOGS)
+OPINION = {"witness_mean": uniform(4, 2), "witness_precision": uniform(4, 2)}
+WITNESSED = replace(
+    RAW, **OPINION, nearest=torch.tensor([[-3.0, 0.0], [-1.0, 1.0], [-0.5, 2.0], [0.0, 3.0]]).double()
+)
 
 
-def calibration(fade, onset, level, excess, shift, **others):
-    values = {"fade": fade, "onset": onset, "level": level, "excess": excess, "shift": shift, **others}
-    tensors = {name: torch.tensor(v, dtype=torch.float64) for name, v in ({"reach": 0.3} | values).items()}
-    return replace(Calibration.default(len(level), shift=shift), **tensors)
+def calibration(shift, **others):
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in others.items()}
+    return replace(Calibration.default(2, shift=shift), **tensors)
 
 
-TAILS = {"df": [3.0, 9.0], "share": 0.04, "spread": [5.0, 0.0], "extent": [0.2, 3.0]}
-SCALES = {"leverage": 0.7, "varying": 0.6, "constant": [0.4, 1.9], "beyond": 0.15, "growth": [0.7, -0.4]}
+TAILS = {"df": [3.0, 9.0], "share": 0.04, "spread": [5.0, 0.5], "centre": [1.0, -2.0]}
+POOL = {"weights": [0.8, 0.3, 0.1, 0.2], "bias": [0.4, -0.3], "growth": [0.7, -0.4]}
 OWN, CORRECTED = (
-    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7], **SCALES, **TAILS),
-    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], share=0.1, spread=[0.0, 30.0]),
+    calibration(0.0, excess=0.9, weight=0.8, trust=[0.3, 1.7], **POOL, **TAILS),
+    calibration(0.75, excess=0.4, weight=1.2, trust=[2.0, 0.1], **TAILS | {"spread": [0.0, 30.0]}, vague=0.7),
 )
 ALL = (OWN, CORRECTED, OWN, CORRECTED)
 PREDICTION = Regression().prediction(OUTPUTS, RAW, ALL)
 
 
-def scale_at(c: Calibration, i: int, j: int) -> float:
-    """V / E of one row and output, as products of powers."""
-    novelty, before = float(RAW.novelty[i, j]), float(RAW.epistemic[i, j] + RAW.noise[i, j])
-    a, b, nu_0, nu_1, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.beyond, c.varying))
-    bounds, kappa = (nu_0, float(c.extent[j]) / before), float(RAW.log_kappa[i, j].exp())
-    found = calibrated_scale(a, b, float(c.level[j]), novelty, kappa, *bounds) ** gamma
-    found *= calibrated_scale(0.0, b, float(c.constant[j]) / before, novelty, 1.0, *bounds) ** (1 - gamma)
-    leverage = float(RAW.log_leverage[i, j].exp())
-    found *= calibrated_scale(float(c.leverage), b, 1.0, novelty, leverage, *bounds)
-    if novelty > nu_1:
-        way = math.log(novelty / nu_1) / -math.log(nu_1)
-        found *= math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
-    return found
-
-
-def scales(c: Calibration) -> torch.Tensor:
-    return torch.tensor([[scale_at(c, i, j) for j in range(2)] for i in range(4)], dtype=torch.float64)
+def near_and_scale(c: Calibration, raw: LatentPrediction, i: int, j: int) -> tuple[float, float]:
+    """u, and V / E of one row and output."""
+    before = float(raw.epistemic[i, j] + raw.noise[i, j])
+    variances = (raw.epistemic + raw.noise)[i].tolist()
+    own = math.log(sum(raw.novelty[i].tolist()) / 2), sum(map(math.log, variances)) / 2
+    near = nearness(c.tails, own if raw.nearest is None else raw.nearest[i].tolist())
+    z = [before * math.exp(raw.log_kappa[i, j]), *(math.exp(getattr(raw, name)[i, j]) for name in LOGS)]
+    values = (c.weights.tolist(), z, before, float(raw.novelty[i, j]), c.growth.tolist())
+    return near, pooled_scale(near, float(c.bias[j]), *values)
 
 
 @pytest.mark.parametrize("raw", [RAW, WITNESSED], ids=["alone", "with a witness"])
@@ -66,20 +62,35 @@ def scales(c: Calibration) -> torch.Tensor:
 def test_every_part_of_the_variance_is_its_formula(raw, about):
     prediction = Regression().prediction(OUTPUTS, raw, ALL)
     p, c = (prediction, OWN) if about == "own" else (prediction.corrected, CORRECTED)
-    before = scales(c) * (raw.epistemic + raw.noise)
     for i, j in np.ndindex(4, 2):
+        (near, scale), total = near_and_scale(c, raw, i, j), float((raw.epistemic + raw.noise)[i, j])
         values = (raw.residual_mean[i, j], c.weight, raw.witness_mean[i, j], raw.witness_precision[i, j])
-        mu, variance = two_opinions(float(before[i, j]), *map(float, values), float(c.trust[j]))
-        share = float(raw.epistemic[i, j] / (raw.epistemic + raw.noise)[i, j])
+        mu, variance = two_opinions(scale * total, *map(float, values), float(c.trust[j]))
+        share = float(raw.epistemic[i, j]) / total
         assert float(p.epistemic[i, j]) == pytest.approx(share * variance, rel=1e-10)
         assert float(p.aleatoric[i, j]) == pytest.approx((1 - share) * variance, rel=1e-10)
-        rest = float(c.excess) * (1 - float(c.shift)) ** 2
-        assert float(p.excess[i, j]) == pytest.approx(rest * mu**2, rel=1e-10)
-        assert float(p.mean[i, j]) == pytest.approx(float(OUTPUTS[i, j]) + float(c.shift) * mu, rel=1e-10)
+        excess = float(c.excess) * (1 - float(c.shift)) ** 2 * mu**2
+        assert float(p.excess[i, j]) == pytest.approx(excess, rel=1e-10)
+        loc, centre, spread = (
+            float(OUTPUTS[i, j]) + float(c.shift) * mu,
+            float(c.centre[j]),
+            float(c.spread[j]),
+        )
+        vague = float(c.vague) * (1 - near) * (spread > 0)
+        assert float(p.mean[i, j]) == pytest.approx(loc, rel=1e-10)
+        # second moments of both parts, about the mean of the first
+        usual, marginal = variance + excess + float(c.share) * spread, 3 * spread + (centre - loc) ** 2
+        second = (1 - vague) * usual + vague * marginal
+        assert float(p.variance[i, j]) == pytest.approx(second, rel=1e-9)
+        if about == "corrected":
+            assert (float(p.vague[i, j]), float(p.centre[i, j])) == (pytest.approx(vague, rel=1e-10), centre)
+            assert float(p.distribution.loc[i, j]) == pytest.approx(loc, rel=1e-10)
     torch.testing.assert_close(p.rare, (float(c.share) * c.spread).expand(4, 2), rtol=1e-12, atol=0)
+    torch.testing.assert_close(p.distribution.variance, p.variance, rtol=1e-10, atol=0)
     assert torch.equal(p.df, c.df.expand(4, 2))
     assert p.share == float(c.share)
-    assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess + p.rare)
+    assert prediction.vague is None
+    assert torch.equal(prediction.score, OWN.nearness(raw.measures())[1])
     for name in ("epistemic", "aleatoric", "excess", "mean"):  # the paper knows of no witness
         assert torch.equal(getattr(prediction.plain, name), getattr(PREDICTION.plain, name))
 
@@ -95,8 +106,8 @@ def test_the_mean_is_the_networks_and_the_plain_variance_that_of_the_evidence():
 
 
 def test_shape_and_precision_are_those_of_the_outputs():
-    raw = LatentPrediction(*(value[:, :1] for value in vars(RAW).values()))
-    one = calibration(1.0, 1.0, [1.0], 1.0, 0.0)
+    raw = LatentPrediction(**{name: value[:, :1] for name, value in vars(RAW).items() if value is not None})
+    one = Calibration.default(1, shift=0.0)
     p = Regression().prediction(OUTPUTS[:, 0].float(), raw, (one,) * 4)
     for name in ("mean", "variance", "std", "epistemic", "aleatoric", "excess"):
         assert getattr(p, name).shape == (4,)
@@ -141,28 +152,30 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
 
 def test_the_outlier_prior_is_kept_with_and_without_held_out_rows():
     targets, shape = uniform(10, 2), Shape(2, (1,))
-    for rows in (None, RAW.calibration_rows(OUTPUTS, torch.arange(2))):
+    for rows in (None, RAW.calibration_rows(OUTPUTS, torch.arange(2), OUTPUTS)):
         for c in Regression().calibrate(rows, shape, targets):
             assert float(c.share) == 1 / 20
             torch.testing.assert_close(c.spread, targets.var(dim=0), rtol=1e-12, atol=0)
+            torch.testing.assert_close(c.centre, targets.mean(dim=0), rtol=1e-12, atol=0)
+            assert float(c.vague) == (0.75 if rows is not None and c.shift else 0.0)
         for c in Regression().calibrate(rows, shape, None):
             assert (float(c.share), c.spread.tolist()) == (0.0, [0.0, 0.0])
 
 
-def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 0) -> CalibrationRows:
+def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.01, seed: int = 0) -> CalibrationRows:
     """Residuals of this size where the experts expect those of size 1."""
     residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    zeros = torch.zeros_like(residual)
-    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
-    names += ("log_leverage", "log_stated")
-    values = {"residual": size * residual, "epistemic": zeros + 1.0, "novelty": zeros + novelty}
-    return CalibrationRows(output=torch.arange(n) % 2, **values, **dict.fromkeys(names, zeros))
+    one = torch.ones(n // 2, 2, dtype=torch.float64)
+    measures = torch.linspace(-1, 1, n // 2, dtype=torch.float64)[:, None].expand(-1, 2)
+    values = {"residual": size * residual.reshape(-1, 2), "epistemic": one, "novelty": novelty * one}
+    return CalibrationRows.of(torch.arange(2), **values, measures=measures)
 
 
 def near_and_far(c: Calibration) -> list[float]:
-    """V of E = 1 among the rows and far from them."""
-    novelty, one = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    return c.scale(novelty, 0 * one, one, 0 * one, c.level.log(), c.constant.log()).tolist()
+    """V of E = 1 among the rows and far from them, of the first output."""
+    one = torch.ones(1, 2, dtype=torch.float64)
+    raw = {name: 0 * one for name in ("noise", "log_kappa", *LOGS)} | {"epistemic": one, "novelty": one}
+    return [float(c.scale(SimpleNamespace(**raw), u * one)[0, 0]) for u in (1.0, 0.0)]
 
 
 def test_left_out_rows_set_the_scale_near_the_data_and_left_out_clusters_far_away():
@@ -173,9 +186,9 @@ def test_left_out_rows_set_the_scale_near_the_data_and_left_out_clusters_far_awa
     for c in both:
         assert near_and_far(c)[0] == pytest.approx(0.01, rel=0.3)
         assert 3.0 < near_and_far(c)[1] < 10.0  # 9, pulled towards 1
-    assert [float(c.shift) for c in both] == [0.0, 1.0, 0.0, 1.0]
+    # nothing tells that the corrected mean is better
+    assert [float(c.shift) for c in both] == [0.0, 0.0, 0.0, 1.0]
     assert both[0] is both[2]
-    assert both[1] is both[3]
 
 
 def test_held_out_rows_change_the_first_two_and_start_from_what_left_out_rows_had():
@@ -221,19 +234,10 @@ def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     residual = normal(700, 2)
-    rows = CalibrationRows.of(
-        torch.arange(2),
-        residual=residual,
-        residual_mean=residual + 1e-3 * normal(700, 2),
-        epistemic=torch.full_like(residual, 1e-2),
-        noise=torch.full_like(residual, 1e-3),
-        novelty=0.1 * torch.rand(700, 1, generator=generator, dtype=torch.float64),
-        log_kappa=torch.zeros_like(residual),
-        witness_mean=torch.zeros_like(residual),
-        witness_precision=torch.zeros_like(residual),
-        log_leverage=torch.zeros_like(residual),
-        log_stated=torch.zeros_like(residual),
-    )
+    values = {"residual": residual, "residual_mean": residual + 1e-3 * normal(700, 2)}
+    values |= {"epistemic": torch.full_like(residual, 1e-2), "noise": torch.full_like(residual, 1e-3)}
+    novelty = 0.1 * torch.rand(700, 1, generator=generator, dtype=torch.float64)
+    rows = CalibrationRows.of(torch.arange(2), **values, novelty=novelty)
     own, corrected, *_ = Regression().calibrate(rows, Shape(2, (1,)), None)
     alone = fit_calibration(rows, initial_calibration(rows, 2, corrected=False))
     assert held_out_loss(own, rows) <= held_out_loss(alone, rows)

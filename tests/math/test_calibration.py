@@ -10,346 +10,370 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import calibrated_scale, two_opinions
+from reference import nearness, pooled_scale, two_opinions
 from scipy import optimize, stats
 
-from trustgp.math.calibration import (
-    KNOTS,
-    MAX_SUPPORT,
-    MAX_VARIANCE,
-    MIN_SUPPORT,
-    SHRINKAGE_ROWS,
-    Calibration,
-    CalibrationRows,
-    OutlierPrior,
-    pooled,
-    steady_log_kappa,
-    support_quantile,
-)
-from trustgp.math.calibration_fit import (
-    EFFECTIVE_FAR_ROWS,
-    FOLD_STEPS,
-    FOLDS,
-    FREE,
-    MAX_GROWTH,
-    MIN_FAR_NOVELTY,
-    PRIOR_STD,
-    PRIOR_STDS,
-    choose_spread,
-    constant_noise,
-    fit_calibration,
-    fit_growth,
-    held_out_loss,
-    initial_calibration,
-    loss_and_slopes,
-)
+from trustgp.experts import witness_fit
+from trustgp.math import calibration as cal
+from trustgp.math import calibration_fit as fits
+from trustgp.math.calibration import STATISTICS, Calibration, OutlierPrior, pooled, steady_log_kappa
+from trustgp.math.calibration_fit import fit_calibration, fit_growth, held_out_loss, initial_calibration
+from trustgp.math.held_out import CalibrationRows, constant_noise
 from trustgp.math.predictive import MAX_DF
+from trustgp.math.quantiles import TailShares
 
 
 def number(value) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def calibration(
-    fade=1.0, onset=1.0, level=(1.0, 1.0), excess=1.0, shift=0.0, reach=1.0, **others
-) -> Calibration:
+def calibration(shift=0.0, outputs=2, **others) -> Calibration:
     """The defaults, which their own test checks, but for what is given."""
-    values = {"fade": fade, "onset": onset, "level": level, "excess": excess, "reach": reach, **others}
-    default = Calibration.default(len(level), shift=shift)
-    return replace(default, **{name: number(value) for name, value in values.items()})
+    default = Calibration.default(outputs, shift=shift)
+    return replace(default, **{name: number(value) for name, value in others.items()})
 
 
-SCALED = {"reach": 0.6, "varying": 0.7, "constant": (0.3, 1.4), "beyond": 0.2, "growth": (0.4, 1.3)}
-TAILS = {"df": (3.0, 12.0), "share": 0.05, "spread": (9.0, 30.0), "extent": (1.0, 1.5)}
-TAILED = calibration(0.7, 1.5, (0.5, 2.0), 0.8, weight=0.6, trust=(0.5, 3.0), leverage=0.4, **SCALED, **TAILS)
+POOL = {"weights": (0.8, 0.3, 0.15, 0.2), "bias": (0.4, -0.7), "growth": (0.5, -0.3)}
+TAILS = {"df": (3.0, 12.0), "share": 0.05, "spread": (9.0, 30.0), "centre": (1.0, -4.0), "vague": 0.6}
+TAILED = calibration(excess=0.8, weight=0.6, trust=(0.5, 3.0), **POOL, **TAILS)
 
 
-def far_field(beyond: float, growth, novelty: float) -> float:
-    """A: broken lines over the share of the way from nu_1 to 1, in log nu."""
-    if novelty <= beyond:
-        return 0.0
-    return float(np.interp(math.log(novelty / beyond) / math.log(1 / beyond), [0, *KNOTS], [0, *growth]))
-
-
-def scale_of(
-    c: Calibration, output: int, novelty: float, kappa: float, variance: float, leverage=1.0
-) -> float:
-    """V / E as products of powers, in plain Python."""
-    a, b, nu_0, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.varying))
-    bounds = (nu_0, float(c.extent[output]) / variance)
-    varying = calibrated_scale(a, b, float(c.level[output]), novelty, kappa, *bounds)
-    constant = calibrated_scale(0.0, b, float(c.constant[output]) / variance, novelty, 1.0, *bounds)
-    of_all_rows = calibrated_scale(float(c.leverage), b, 1.0, novelty, leverage, *bounds)
-    far = math.exp(far_field(float(c.beyond), c.growth, novelty))
-    return varying**gamma * constant ** (1 - gamma) * of_all_rows * far
+def opinions(c: Calibration, rows: CalibrationRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """u, mu and L V of each row, entry by entry in plain Python."""
+    values = []
+    for i in range(len(rows)):
+        row = {name: float(value[i]) for name, value in vars(rows).items() if name != "measures"}
+        j, before = int(row["output"]), row["epistemic"] + row["noise"]
+        near = nearness(c.tails, rows.measures[i].tolist())
+        z = [before * math.exp(row["log_kappa"]), *(math.exp(row[name]) for name in STATISTICS[1:])]
+        weights, novelty = c.weights.tolist(), row["novelty"]
+        scale = pooled_scale(near, float(c.bias[j]), weights, z, before, novelty, c.growth.tolist())
+        predicted = (row["residual_mean"], float(c.weight), row["witness_mean"], row["witness_precision"])
+        values.append((near, *two_opinions(scale * before, *predicted, float(c.trust[j]))))
+    near, mu, variance = np.array(values).T
+    return near, mu, variance
 
 
 def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
-    """Log density of each row by the distributions of scipy, all before them entry by entry."""
-    places, variances = [], []
-    for i in range(len(rows)):
-        row = {name: float(value[i]) for name, value in vars(rows).items()}
-        j, before = int(row["output"]), row["epistemic"] + row["noise"]
-        kappa, leverage = math.exp(row["log_kappa"]), math.exp(row["log_leverage"])
-        scale = scale_of(c, j, row["novelty"], kappa, before, leverage)
-        predicted = (row["residual_mean"], float(c.weight), row["witness_mean"], row["witness_precision"])
-        mu, variance = two_opinions(scale * before, *predicted, float(c.trust[j]))
-        places.append(mu)
-        variances.append(variance)
-    mu, variance = np.array(places), np.array(variances)
-    z, share, df, spread = float(c.shift), float(c.share), c.df[rows.output].numpy(), c.spread[rows.output]
+    """Log density of each row by the distributions of scipy."""
+    near, mu, variance = opinions(c, rows)
+    df, spread, centre = (getattr(c, name)[rows.output].numpy() for name in ("df", "spread", "centre"))
+    z, share = float(c.shift), float(c.share)
     error, d = rows.residual.numpy() - z * mu, math.sqrt(float(c.excess)) * (1 - z) * np.abs(mu)
     student = stats.t(df, scale=np.sqrt(variance * (df - 2) / df))
-    far = stats.norm(scale=np.sqrt(spread.numpy() + variance + d**2))
+    far = stats.norm(scale=np.sqrt(spread + variance + d**2))
     usual = 0.5 * (student.pdf(error - d) + student.pdf(error + d))
-    return np.log((1 - share) * usual + share * far.pdf(error))
+    density, vague = (1 - share) * usual + share * far.pdf(error), float(c.vague) * (1 - near)
+    marginal = stats.t(3, centre, np.sqrt(np.where(spread > 0, spread, 1.0))).pdf(rows.target.numpy())
+    return np.log(np.where(spread > 0, (1 - vague) * density + vague * marginal, density))
 
 
 def generated(
-    truth: Calibration, rows: int, seed: int = 0, *, with_witness: bool = False, novelty=(0.0, 1.0)
+    truth: Calibration,
+    rows: int,
+    seed: int = 0,
+    *,
+    witness: bool = False,
+    novelty=(0.0, 1.0),
+    far: float = 0.5,
 ) -> CalibrationRows:
     """Held-out rows whose errors have exactly the distribution that `truth` describes.
 
-    `with_witness`: with a witness, who is sometimes surer than the experts and sometimes less so.
+    `witness`: with one that is sometimes surer than the experts and sometimes less so. Novelty measures are
+    uniform from -3 to `far`.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def uniform(low: float, high: float) -> torch.Tensor:
-        return low + (high - low) * torch.rand(rows, generator=generator, dtype=torch.float64)
-
-    def normal() -> torch.Tensor:
-        return torch.randn(rows, generator=generator, dtype=torch.float64)
-
-    output = torch.arange(rows) % 2
-    novelty, log_kappa = uniform(*novelty), uniform(-3, 3)
-    log_leverage = 2 * torch.sin(torch.arange(rows).double())
-    size = uniform(-2, 2).exp()
-    epistemic, noise, shift = size * uniform(0.1, 2), size * uniform(0.1, 0.5), normal()
-    predicted, precision = torch.zeros_like(shift), torch.zeros_like(shift)
-    if with_witness:
-        predicted, precision = 2 * normal(), uniform(-2, 2).exp()
-    before = zip(output, novelty, log_kappa.exp(), epistemic + noise, log_leverage.exp(), strict=True)
-    scales = number([scale_of(truth, int(j), *(float(v) for v in rest)) for j, *rest in before])
-    expected, left = pooled(
-        truth, scales * (epistemic + noise), shift, predicted, precision, truth.trust[output]
-    )
-    variance = left * scales * (epistemic + noise)
-    df, side = truth.df[output], torch.where(uniform(0, 1) < 0.5, -1.0, 1.0)
-    drawn = torch.from_numpy(np.random.default_rng(seed).standard_t(df.numpy()))
-    offset = truth.excess.sqrt() * (1 - truth.shift) * expected
-    usual = side * offset + (variance * (df - 2) / df).sqrt() * drawn
-    far = (truth.spread[output] + variance + offset.square()).sqrt() * normal()
-    residual = truth.shift * expected + torch.where(uniform(0, 1) < truth.share, far, usual)
-    values = (residual, shift, epistemic, noise, novelty, log_kappa, output, predicted, precision)
-    return CalibrationRows(*values, log_leverage, torch.zeros_like(residual))
-
-
-def fitted(rows: CalibrationRows, shift: float = 0.0) -> Calibration:
-    """From where nothing is known: Gaussian, no constant noise."""
-    return fit_calibration(rows, Calibration.default(2, shift=shift))
-
-
-@given(
-    *(st.floats(*bounds) for bounds in ((0.1, 3), (0.1, 3), (0.1, 5), (0, 1), (0.01, 100))),
-    *(st.floats(*bounds) for bounds in ((0.01, 1), (0.01, 1), (0.01, 100), (0.01, 100), (0.1, 0.99))),
-    st.tuples(st.floats(-4, 4), st.floats(-4, 4)),
-    st.floats(0.01, 100),
-    st.floats(0, 2),
-    st.floats(0.01, 100),
-)
-def test_scale_is_the_formula(
-    fade,
-    onset,
-    level,
-    novelty,
-    kappa,
-    reach,
-    varying,
-    constant,
-    variance,
-    beyond,
-    growth,
-    extent,
-    w,
-    leverage,
-):
-    others = {
-        "varying": varying,
-        "constant": (constant,),
-        "beyond": beyond,
-        "extent": (extent,),
-        "leverage": w,
+    rng = np.random.default_rng(seed)
+    output, size = np.arange(rows) % 2, np.exp(rng.uniform(-2, 2, rows))
+    values = {name: rng.uniform(-3, 3, rows) for name in ("log_kappa", *STATISTICS[1:])}
+    values |= {"epistemic": size * rng.uniform(0.1, 2, rows), "noise": size * rng.uniform(0.1, 0.5, rows)}
+    values |= {"residual_mean": rng.normal(size=rows), "novelty": rng.uniform(*novelty, rows)}
+    values |= {"measures": rng.uniform(-3, far, (rows, 2)), "output": output}
+    values |= {
+        "witness_mean": 2 * witness * rng.normal(size=rows),
+        **dict.fromkeys(("residual", "target"), size),
     }
-    c = calibration(fade, onset, (level,), reach=reach, growth=growth, **others)
-    values = (number([novelty]), number([math.log(kappa)]), number([variance]), number([math.log(leverage)]))
-    expected = pytest.approx(scale_of(c, 0, novelty, kappa, variance, leverage), rel=1e-9)
-    assert float(c.scale(*values, c.level.log(), c.constant.log())) == expected
-    folded, logs, _ = c.folded(torch.device("cpu"), torch.float64)
-    assert float(folded.scale(*values, *logs)) == expected
+    values |= {"witness_precision": witness * np.exp(rng.uniform(-2, 2, rows))}
+    blank = CalibrationRows(**{name: torch.from_numpy(value) for name, value in values.items()})
+    near, mu, variance = opinions(truth, blank)
+    df, spread, centre = (getattr(truth, name).numpy()[output] for name in ("df", "spread", "centre"))
+    offset = math.sqrt(truth.excess) * (1 - float(truth.shift)) * mu * rng.choice([-1, 1], rows)
+    usual = offset + np.sqrt(variance * (df - 2) / df) * rng.standard_t(df)
+    rare = rng.uniform(size=rows) < float(truth.share)
+    usual = np.where(rare, np.sqrt(spread + variance + offset**2) * rng.normal(size=rows), usual)
+    outputs, doubtful = (
+        centre + rng.normal(size=rows),
+        rng.uniform(size=rows) < float(truth.vague) * (1 - near),
+    )
+    marginal = centre + np.sqrt(spread) * rng.standard_t(3, rows)
+    target = np.where(doubtful, marginal, outputs + float(truth.shift) * mu + usual)
+    return replace(blank, residual=torch.from_numpy(target - outputs), target=torch.from_numpy(target))
 
 
-def test_defaults_are_one_without_growth_and_gaussian():
-    default = Calibration.default(3, shift=1.0)
-    ones = ("fade", "onset", "excess", "shift", "reach", "weight", "varying", "beyond")
-    assert [float(getattr(default, name)) for name in ones] == [1.0] * 8
-    assert default.level.tolist() == default.trust.tolist() == default.constant.tolist() == [1.0] * 3
-    assert default.growth.tolist() == [0.0] * len(KNOTS)
-    assert default.df.tolist() == [MAX_DF] * 3
-    assert (float(default.share), default.spread.tolist()) == (0.0, [0.0] * 3)
-    assert default.extent.tolist() == [MAX_VARIANCE] * 3
-    assert float(default.leverage) == 0.0
-    assert default.folded(torch.device("cpu"), torch.float32)[2].dtype == torch.float32
+def changed(before: Calibration, after: Calibration) -> set[str]:
+    """Names of the fields that differ."""
+    return {name for name in FIELDS if not torch.equal(getattr(before, name), getattr(after, name))}
 
 
-def test_a_fit_begins_with_the_mean_squared_residual_as_constant_noise():
-    rows = generated(calibration(), 9)
-    found = initial_calibration(rows, 3, corrected=True)
-    squares = [[float(r) ** 2 for r in rows.residual[k::2]] for k in (0, 1)]
-    assert found.constant.tolist() == pytest.approx([*map(statistics.mean, squares), 1.0], rel=1e-12)
-    assert float(found.shift) == 1.0
-    assert 0 < float(found.varying) < 1
-    assert bool((found.df < 100).all())
-    none = replace(rows, residual=torch.zeros(9).double())
-    expected = [[float(e) for e in (rows.epistemic + rows.noise)[k::2]] for k in (0, 1)]
-    assert constant_noise(none, 2).tolist() == pytest.approx([*map(statistics.mean, expected)], rel=1e-12)
+FIELDS = tuple(vars(TAILED))
 
 
 @given(
-    st.floats(1e-3, 1e3),
-    st.floats(-3, 3),
-    st.floats(0, 2),
-    st.floats(-3, 3),
-    st.floats(1e-6, 1e6),
-    st.floats(0.01, 9),
+    st.floats(0, 1),
+    st.floats(-2, 2),
+    st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 4),
+    st.tuples(*[st.floats(0.01, 100)] * 4),
+    st.floats(0.01, 100),
+    st.floats(1e-6, 1),
+    st.tuples(st.floats(-4, 4), st.sampled_from([0.0, 1.7])),
 )
+def test_scale_is_the_formula(near, bias, weights, values, variance, novelty, growth):
+    kappa, *others = values
+    logs = {name: number([[math.log(v)]]) for name, v in zip(STATISTICS[1:], others, strict=True)}
+    parts = {
+        "epistemic": 0.25 * variance,
+        "noise": 0.75 * variance,
+        "novelty": novelty,
+        "log_kappa": math.log(kappa),
+    }
+    raw = SimpleNamespace(**{name: number([[value]]) for name, value in parts.items()}, **logs)
+    z = [variance * kappa, *others]
+    expected = pytest.approx(pooled_scale(near, bias, weights, z, variance, novelty, growth), rel=1e-9)
+    c = calibration(outputs=1, weights=weights, bias=(bias,), growth=growth)
+    assert float(c.scale(raw, number([[near]]))) == expected
+    folded, rare = c.folded(torch.device("cpu"), torch.float32)
+    assert float(folded.scale(raw, number([[near]]))) == expected
+    assert rare.dtype == torch.float32
+    huge = replace(c, bias=number([1e4]))
+    assert float(huge.scale(raw, number([[1.0]]))) == pytest.approx(math.exp(cal.MAX_LOG_SCALE), rel=1e-9)
+
+
+def test_how_near_a_row_is_depends_on_the_share_of_held_out_rows_that_are_more_novel():
+    rows = generated(calibration(), 60)
+    c = replace(calibration(), tails=TailShares.fit(rows.measures).table)
+    measures = torch.cat([rows.measures, 4 * rows.measures, number([[500.0, 500.0], [-1e30, 0.0]])])
+    near, exponent = c.nearness(measures)
+    assert near.tolist() == pytest.approx([nearness(c.tails, row) for row in measures.tolist()], rel=1e-10)
+    assert near.tolist() == pytest.approx(
+        (1 / (1 + 0.005 * exponent.clamp_max(60).exp())).tolist(), rel=1e-12
+    )
+    assert 0 < float(near.min()) < 1e-20
+    assert float(near[:60].median()) > 0.98
+
+
+def test_defaults_are_the_experts_alone_without_growth_or_doubt_and_gaussian():
+    default = Calibration.default(3, shift=1.0)
+    assert [float(getattr(default, name)) for name in ("excess", "shift", "weight")] == [1.0] * 3
+    assert [float(getattr(default, name)) for name in ("share", "vague")] == [0.0] * 2
+    assert default.weights.tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert default.trust.tolist() == [1.0] * 3
+    for name in ("bias", "spread", "centre"):
+        assert getattr(default, name).tolist() == [0.0] * 3
+    assert default.growth.tolist() == [0.0] * len(cal.KNOTS)
+    assert default.df.tolist() == [MAX_DF] * 3
+    assert torch.equal(default.tails, TailShares.default().table)
+    outliers = OutlierPrior(number(0.1), number([2.0]), number([3.0]))
+    with_outliers = Calibration.default(1, shift=0.0, outliers=outliers)
+    assert [float(getattr(with_outliers, name)) for name in outliers._fields] == [0.1, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_fit_starts_with_the_variance_of_the_experts_on_average(corrected):
+    rows = replace(generated(TAILED, 9), log_noise=torch.zeros(9).double())  # without a witness
+    outliers = OutlierPrior(number(0.1), number([2.0] * 3), number([3.0] * 3))
+    start = initial_calibration(rows, 3, corrected=corrected, outliers=outliers)
+    first, second, _, fourth = fits.INITIAL_WEIGHTS
+    assert start.weights.tolist() == [first, second, 0.0, fourth]
+    experts = (rows.epistemic + rows.noise).log() + rows.log_kappa
+    for output in (0, 1):
+        own = rows.output == output
+        pool = first * experts + second * rows.log_leverage + fourth * rows.log_stated + start.bias[output]
+        assert statistics.mean(pool[own].tolist()) == pytest.approx(statistics.mean(experts[own].tolist()))
+    assert float(start.bias[2]) == 0.0
+    assert (float(start.shift), float(start.vague)) == (corrected, fits.INITIAL_VAGUE * corrected)
+    assert start.df.tolist() == [10.0] * 3
+    assert torch.equal(start.tails, TailShares.fit(rows.measures).table)
+    assert float(initial_calibration(rows, 3, corrected=corrected).vague) == 0.0
+
+
+@given(*(st.floats(*ends) for ends in ((1e-3, 1e3), (-3, 3), (0, 2), (-3, 3), (1e-6, 1e6), (0.01, 9))))
 def test_experts_and_witness_are_pooled_by_their_precisions(
-    variance, shift, weight, with_witness, precision, trust
+    variance, shift, weight, second, precision, trust
 ):
-    values = [number([v]) for v in (variance, shift, with_witness, precision, trust)]
+    values = [number([v]) for v in (variance, shift, second, precision, trust)]
     expected, left = pooled(calibration(weight=weight), *values)
-    mean, total = two_opinions(variance, shift, weight, with_witness, precision, trust)
+    mean, total = two_opinions(variance, shift, weight, second, precision, trust)
     assert float(expected) == pytest.approx(mean, rel=1e-10, abs=1e-12)
     assert float(left * variance) == pytest.approx(total, rel=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("shift", "with_witness"), [(0.0, True), (0.0, False), (0.3, True), (1.0, False), (1.0, True)]
+    ("shift", "witness", "vague"),
+    [(0.0, True, 0.6), (0.0, False, 0.0), (0.3, True, 0.0), (1.0, False, 0.6), (1.0, True, 0.6)],
 )
-def test_held_out_loss_is_minus_the_mean_log_density_and_its_gradient_equals_differences(shift, with_witness):
-    truth = replace(TAILED, shift=number(shift), beyond=number(0.2), growth=number([0.5, -0.3]))
-    rows = generated(truth, 40, with_witness=with_witness)
+def test_held_out_loss_is_minus_the_mean_log_density_and_its_gradient_equals_differences(
+    shift, witness, vague
+):
+    truth = replace(TAILED, shift=number(shift), vague=number(vague))
+    rows = generated(truth, 40, witness=witness)
     assert held_out_loss(truth, rows) == pytest.approx(-log_densities(truth, rows).mean(), rel=1e-10)
-    entries = {name: value.numpy() for name, value in vars(rows).items()}
-    values = {name: value.numpy() for name, value in vars(truth).items()}
-    slopes = loss_and_slopes(values, entries)[1]
-    assert set(slopes) == set(FREE)
+    entries, values = fits.entries_of(truth, rows), {name: getattr(truth, name).numpy() for name in FIELDS}
+    slopes = fits.loss_and_slopes(values, entries)[1]
+    assert set(slopes) == set(fits.FREE)
     for name, slope in slopes.items():
         assert slope.shape == values[name].shape
         for place in np.ndindex(slope.shape):
             ends = []
-            for step in (-1e-6, 1e-6):
+            for step in (0.0 if name == "vague" and not vague else -1e-6, 1e-6):
                 moved = values[name].copy()
                 moved[place] += step
-                ends.append(loss_and_slopes(values | {name: moved}, entries)[0])
-            assert slope[place] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-8), name
-    zero = (set() if with_witness else {"trust"}) | ({"excess"} if shift == 1.0 else set())
+                ends.append((step, fits.loss_and_slopes(values | {name: moved}, entries)[0]))
+            (low, before), (high, after) = ends
+            rel = 1e-5 if low else 1e-4
+            assert slope[place] == pytest.approx((after - before) / (high - low), rel=rel, abs=1e-8), name
+    zero = (set() if witness else {"trust"}) | ({"excess"} if shift == 1.0 else set())
     assert {name for name, slope in slopes.items() if not slope.any()} == zero
 
 
-def test_reach_and_extent_are_quantiles_of_the_novelty_and_of_the_variance_of_each_output():
-    rows = generated(calibration(), 1000)
-    epistemic = torch.where(rows.output == 1, 1e3, 1.0) * rows.epistemic
-    rows = replace(rows, novelty=0.1 * rows.novelty, epistemic=epistemic)
-    c = fitted(rows)
-    assert float(c.reach) == pytest.approx(float(rows.novelty.quantile(0.95)), rel=1e-2)
-    assert float(support_quantile(torch.zeros(9, dtype=torch.float64))) == MIN_SUPPORT
-    for output in (0, 1):
-        variance = (rows.epistemic + rows.noise)[rows.output == output]
-        assert float(c.extent[output]) == pytest.approx(float(variance.quantile(0.95)), rel=0.05)
-    one_output = fitted(rows.subset(rows.output == 0)).extent
-    assert one_output.tolist() == [float(c.extent[0]), MAX_VARIANCE]
+def test_where_targets_are_constant_nothing_is_in_doubt():
+    truth = replace(TAILED, spread=number([0.0, 30.0]))
+    rows = generated(truth, 40)
+    assert held_out_loss(truth, rows) == pytest.approx(-log_densities(truth, rows).mean(), rel=1e-10)
+    values = {name: getattr(truth, name).numpy() for name in FIELDS}
+    assert fits.loss_and_slopes(values, fits.entries_of(truth, rows))[1]["vague"] != 0.0
+
+
+@pytest.mark.parametrize(("shift", "witness"), [(0.0, False), (1.0, True)])
+def test_a_fit_is_stationary_under_a_gaussian_prior_on_centred_statistics(monkeypatch, shift, witness):
+    """In logarithms about the start; b is the level of the pool at the mean of its statistics."""
+    monkeypatch.setattr(fits, "TOLERANCE", 1e-15)
+    rows = generated(replace(TAILED, shift=number(shift)), 60, witness=witness)
+    outliers = OutlierPrior(*(getattr(TAILED, name) for name in OutlierPrior._fields))
+    start, spread, share = initial_calibration(rows, 2, corrected=bool(shift), outliers=outliers), 0.3, 0.5
+    fit = fit_calibration(rows, start, spread=spread, share=share, steps=3000)
+    others = {"weight", "trust"} if witness else {"excess"}
+    assert changed(start, fit) == {"weights", "bias", "df", *others}
+    experts = (rows.epistemic + rows.noise).log() + rows.log_kappa
+    columns = [experts, *(getattr(rows, name) for name in STATISTICS[1:])]
+    centre = number([[float(column[rows.output == j].mean()) for column in columns] for j in (0, 1)])
+
+    def at(weights, excess, trust, df, level, weight) -> Calibration:
+        w = start.weights * weights.exp()
+        tails = fits.MIN_DF + (start.df - fits.MIN_DF) * df.exp()
+        bias = start.bias + level - centre @ (w - start.weights)
+        values = {"weights": w, "bias": bias, "df": tails, "excess": start.excess * excess.exp().squeeze()}
+        return replace(
+            start, **values, trust=start.trust * trust.exp(), weight=start.weight + weight.squeeze()
+        )
+
+    def loss(free: np.ndarray) -> float:
+        pull = 0.5 * float((free**2).sum()) / spread**2 / (share * len(rows))
+        return pull - log_densities(at(*torch.from_numpy(free).split([4, 1, 2, 2, 2, 1])), rows).mean()
+
+    level = fit.bias - start.bias + centre @ (fit.weights - start.weights)
+    ratios = [(fit.weights / start.weights).log(), (fit.excess / start.excess).log()[None]]
+    ratios += [
+        (fit.trust / start.trust).log(),
+        ((fit.df - fits.MIN_DF) / (start.df - fits.MIN_DF)).log(),
+        level,
+    ]
+    free = torch.cat([*ratios, (fit.weight - start.weight)[None]]).numpy()
+    assert loss(free) < loss(np.zeros(12)) - 0.01
+    for i in range(12 if witness else 11):
+        step = 1e-4 * np.eye(12)[i]
+        assert (loss(free + step) - loss(free - step)) / 2e-4 == pytest.approx(0.0, abs=2e-6), i
 
 
 def test_without_a_witness_its_trust_and_the_experts_weight_stay():
-    rows = generated(calibration(0.6, 2.0, (0.5, 3.0), 0.4), 500)
-    found = fitted(rows)
-    assert found.trust.tolist() == [1.0, 1.0]
-    assert float(found.weight) == 1.0  # its square is the weight of the excess
-    assert fitted(rows, shift=1.0).trust.tolist() == [1.0, 1.0]
+    rows = generated(calibration(bias=(0.5, 3.0), excess=0.4), 300)
+    own, corrected = (calibration(shift=z, df=(10.0, 10.0)) for z in (0.0, 1.0))
+    fit = fit_calibration(rows, own)
+    assert changed(own, fit) == {"weights", "excess", "bias", "df"}  # v^2 is a factor of the excess
+    fit = fit_calibration(rows, corrected)
+    assert changed(corrected, fit) == {"weights", "bias", "df", "weight"}
+    assert fit.weights[1:].tolist() == [0.0] * 3
+    silent = replace(rows, residual=torch.zeros(300).double())
+    assert fit_calibration(silent, TAILED) is TAILED
 
 
-def test_the_prior_is_a_gaussian_of_this_spread_about_the_start_in_logarithms():
-    """Of c alone: the loss there, and what is added, against a search over a grid."""
-    rows = generated(calibration(level=(9.0, 9.0), shift=1.0), 24)
-    alike = replace(rows, novelty=torch.zeros(24).double(), residual_mean=torch.zeros(24).double())
-    start = replace(calibration(shift=1.0), fade=number(0.0))
-    for spread in (0.1, 1.0):
-        found = fit_calibration(alike, start, spread=spread)
-        for output in (0, 1):
-            own = alike.subset(alike.output == output)
-            variance = (own.epistemic + own.noise).numpy()
+def test_constant_calibration_is_one_student_t_for_each_output():
+    truth = calibration(weights=(0.0,) * 4, bias=(0.5, -3.0), df=(4.0, 6.0), excess=0.0)
+    rows = generated(truth, 2000, far=-2.5)
+    start = replace(initial_calibration(rows, 2, corrected=False), tails=TailShares.default().table)
+    fit = fits.constant_calibration(rows, start, spread=100.0)
+    for name in ("excess", "weight", "trust", "weights"):
+        assert not getattr(fit, name).any()
+    for j in (0, 1):
+        own = rows.residual[rows.output == j].numpy()
+        df, _, scale = stats.t.fit(own, floc=0.0)
+        assert float(fit.df[j]) == pytest.approx(df, rel=0.1)
+        assert float(fit.bias[j]) == pytest.approx(math.log(scale**2 * df / (df - 2)), abs=0.1)
+    squares = [statistics.mean(float(r) ** 2 for r in rows.residual[k::2]) for k in (0, 1)]
+    assert constant_noise(rows, 3).tolist() == pytest.approx([*squares, 1.0], rel=1e-12)
+    silent = replace(rows, residual=0 * rows.residual)
+    evidence = [statistics.mean((rows.epistemic + rows.noise)[k::2].tolist()) for k in (0, 1)]
+    assert constant_noise(silent, 2).tolist() == pytest.approx(evidence, rel=1e-12)
 
-            def loss(free: float, own=own, variance=variance, spread=spread) -> float:
-                density = stats.norm(scale=np.sqrt(variance * math.exp(free))).logpdf(own.residual.numpy())
-                return 0.5 * (free / spread) ** 2 - float(density.sum())
 
-            best = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
-            assert float(found.level[output].log()) == pytest.approx(best.x, abs=1e-3)
-
-
-@pytest.mark.parametrize(("level", "chosen"), [((1.0, 1.0), 0.1), ((40.0, 0.02), PRIOR_STD)])
-def test_the_prior_is_chosen_by_cross_validation_in_thirds(level, chosen):
-    rows, start = generated(calibration(level=level, shift=1.0), 84, seed=3), calibration(shift=1.0)
-    lots = np.array_split(np.arange(84).reshape(42, 2), FOLDS)  # both outputs of a row go together
-    total = dict.fromkeys(PRIOR_STDS, 0.0)
-    for spread in PRIOR_STDS:
+@pytest.mark.parametrize(("bias", "chosen"), [((0.0, 0.0), 0.1), ((3.7, -3.9), fits.PRIOR_STD)])
+def test_the_prior_is_chosen_by_cross_validation_in_thirds(bias, chosen):
+    start = calibration(shift=1.0)
+    rows = generated(calibration(shift=1.0, bias=bias), 84, seed=0, far=-2.0)
+    lots = np.array_split(np.arange(84).reshape(42, 2), fits.FOLDS)  # both outputs of a row go together
+    total = dict.fromkeys(fits.PRIOR_STDS, 0.0)
+    for spread in fits.PRIOR_STDS:
         for lot in lots:
             rest = torch.from_numpy(np.setdiff1d(np.arange(84), lot))
-            found = fit_calibration(rows.subset(rest), start, spread=spread, steps=FOLD_STEPS)
-            total[spread] -= log_densities(found, rows.subset(torch.from_numpy(lot.flatten()))).sum()
+            fit = fit_calibration(rows.subset(rest), start, spread=spread, steps=fits.FOLD_STEPS)
+            total[spread] -= log_densities(fit, rows.subset(torch.from_numpy(lot.flatten()))).sum()
     assert min(total, key=total.__getitem__) == chosen
-    assert choose_spread(rows, start) == chosen
+    assert fits.choose_spread(rows, start) == chosen
+    assert fits.choose_spread(rows.subset(torch.arange(4)), start) == fits.PRIOR_STDS[0]
+    assert fits.choose_spread(CalibrationRows.cat([rows] * 8), start) == fits.PRIOR_STD
+    assert fits.MANY_ROWS <= 8 * 42
 
 
-def test_rows_at_most_as_novel_as_nu_1_do_not_change_growth():
-    start = calibration(reach=0.3, shift=1.0)
-    rows = generated(calibration(level=(50.0, 50.0)), 300, novelty=(0.0, 0.3))
-    found = fit_growth(rows, start)
-    assert found.growth.tolist() == [0.0, 0.0]
-    assert float(found.beyond) == 0.3
-    far = generated(calibration(level=(50.0, 50.0)), 300, seed=1, novelty=(0.3, 1.0))
-    both = fit_growth(CalibrationRows.cat([rows, far]), start)
-    torch.testing.assert_close(both.growth, fit_growth(far, start).growth, rtol=1e-10, atol=0)
-    assert bool((both.growth != 0).any())
+def test_rows_that_are_not_novel_do_not_change_growth():
+    start, large = calibration(shift=1.0, growth=(1.0, 1.0)), calibration(bias=(4.0, 4.0))
+    rows = generated(large, 300, novelty=(0.0, 0.1))
+    assert fit_growth(rows, start) is start
+    far = generated(large, 300, seed=1, novelty=(0.1, 1.0))
+    both, alone = fit_growth(CalibrationRows.cat([rows, far]), start), fit_growth(far, start)
+    torch.testing.assert_close(both.growth, alone.growth, rtol=1e-10, atol=0)
+    assert changed(start, both) == {"growth"}
+    assert bool((both.growth != 0).all())
 
 
-def test_growth_is_the_penalised_optimum_that_a_search_without_slopes_finds():
-    start = replace(TAILED, growth=number([0.0, 0.0]), reach=number(0.25))
-    rows = generated(replace(TAILED, growth=number([1.0, 3.0])), 60, novelty=(0.25, 1.0))
+@pytest.mark.parametrize("vague", [0.0, 0.6])
+def test_growth_and_doubt_are_the_penalised_optimum_that_a_search_without_slopes_finds(monkeypatch, vague):
+    novel = replace(TAILED, vague=number(vague), tails=TailShares.novel().table)
+    rows = generated(replace(novel, growth=number([1.0, 3.0])), 30, novelty=(0.1, 1.0))
+    scales, odds = np.array([fits.PRIOR_STD, fits.PRIOR_STD, fits.VAGUE_STD]), vague / (1 - vague)
+
+    def at(free: np.ndarray) -> dict[str, torch.Tensor]:
+        growth, now = fits.MAX_GROWTH * np.tanh(free[:2] / fits.MAX_GROWTH), odds * math.exp(free[2])
+        return {"growth": torch.from_numpy(growth), "vague": number(now / (1 + now))}
 
     def loss(free: np.ndarray) -> float:
-        growth = number((MAX_GROWTH * np.tanh(free / MAX_GROWTH)).tolist())
-        there = replace(start, growth=growth, beyond=number(0.25))
-        pull = 0.5 * float((free**2).sum()) / PRIOR_STD**2 / EFFECTIVE_FAR_ROWS
-        return pull - log_densities(there, rows).mean()
+        pull = 0.5 * float(((free / scales) ** 2).sum()) / fits.EFFECTIVE_FAR_ROWS
+        return pull - log_densities(replace(novel, **at(free)), rows).mean()
 
-    best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-9})
-    expected = MAX_GROWTH * np.tanh(best.x / MAX_GROWTH)
-    assert fit_growth(rows, start).growth.tolist() == pytest.approx(expected.tolist(), abs=2e-3)
-
-
-@pytest.mark.parametrize(("reach", "beyond"), [(1e-6, MIN_FAR_NOVELTY), (0.4, 0.4), (1.0, MAX_SUPPORT)])
-def test_growth_begins_at_the_reach_within_bounds(reach, beyond):
-    found = fit_growth(generated(calibration(), 50), calibration(reach=reach))
-    assert float(found.beyond) == beyond
+    options = {"xatol": 1e-3, "fatol": 1e-7}
+    best = optimize.minimize(loss, np.zeros(3), method="Nelder-Mead", options=options)
+    monkeypatch.setattr(fits, "TOLERANCE", 1e-12)
+    start = replace(TAILED, vague=number(vague))
+    fit = fit_growth(rows, start)
+    for name, expected in at(best.x).items():
+        torch.testing.assert_close(getattr(fit, name), expected, rtol=0, atol=3e-3)
+    assert changed(start, fit) == {"growth", *(["vague"] if vague else [])}
 
 
-def test_the_outlier_prior_is_half_a_row_in_n_with_the_variance_of_the_targets():
+def test_the_outlier_prior_is_half_a_row_in_n_with_the_moments_of_the_targets():
     targets = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e4])
-    share, spread = OutlierPrior.of(targets)
-    assert (float(share), spread.dtype) == (0.01, torch.float64)
-    expected = [statistics.variance(column) for column in targets.double().T.tolist()]
-    assert spread.tolist() == pytest.approx(expected, rel=1e-10)
+    share, spread, centre = OutlierPrior.of(targets)
+    assert (float(share), spread.dtype, centre.dtype) == (0.01, torch.float64, torch.float64)
+    columns = targets.double().T.tolist()
+    assert spread.tolist() == pytest.approx([*map(statistics.variance, columns)], rel=1e-10)
+    assert centre.tolist() == pytest.approx([*map(statistics.mean, columns)], rel=1e-10)
     assert OutlierPrior.of(targets[:1]) is None
     assert OutlierPrior.of(torch.ones(9, 1)).spread.tolist() == [0.0]
 
@@ -360,19 +384,22 @@ def test_a_search_that_ends_above_its_start_is_discarded(monkeypatch, end):
         return SimpleNamespace(x=start + 3.0, fun=end)
 
     monkeypatch.setattr(optimize, "minimize", lost)
-    rows, start = generated(calibration(), 50, with_witness=True), Calibration.default(2, shift=1.0)
-    both = (fit_calibration(rows, start), {"reach", "extent"}), (fit_growth(rows, start), {"beyond"})
-    for stopped, moved in both:
-        same = {name for name, value in vars(start).items() if torch.equal(getattr(stopped, name), value)}
-        assert same >= set(vars(start)) - moved
+    rows, start = generated(calibration(), 50, witness=True), calibration(shift=1.0)
+    assert fit_calibration(rows, start) is start
+    assert changed(start, fit_growth(rows, start)) == set()
 
 
 def test_steady_kappa_is_the_weighted_average_of_the_logarithms():
-    log_kappa, n_0 = number([[0.0, 1.0], [2.0, -1.0], [5.0, 5.0]]), SHRINKAGE_ROWS
+    log_kappa, n_0 = number([[0.0, 1.0], [2.0, -1.0], [5.0, 5.0]]), cal.SHRINKAGE_ROWS
     average = (10 * log_kappa[0] + 30 * log_kappa[1]) / 40
     first, second = ((n * log_kappa[i] + n_0 * average) / (n + n_0) for i, n in enumerate((10, 30)))
-    found = steady_log_kappa(log_kappa, torch.tensor([10, 30, 0]))
-    torch.testing.assert_close(found, torch.stack([first, second, average]), rtol=1e-10, atol=1e-12)
+    steady = steady_log_kappa(log_kappa, torch.tensor([10, 30, 0]))
+    torch.testing.assert_close(steady, torch.stack([first, second, average]), rtol=1e-10, atol=1e-12)
+
+
+def test_the_supported_novelty_is_a_quantile_with_a_lower_bound():
+    assert float(witness_fit._reach(torch.arange(100.0).flip(0))) == 95.0
+    assert float(witness_fit._reach(torch.zeros(9, dtype=torch.float64))) == cal.MIN_SUPPORT
 
 
 def test_rows_are_joined_and_drawn_the_same_each_time():

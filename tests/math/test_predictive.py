@@ -27,128 +27,89 @@ CASES = [
     (1e3, 1.0, 4.0, 0.3, 1e4),
 ]
 TAILS = (1e-6, 1e-3, 0.02, 0.3, 0.4999, 0.5, 0.5001, 0.8, 0.975, 0.999, 1 - 1e-6)
-each_case = each("case", CASES)
 
 
 def double(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+# the same, with the weight of the distribution of the training targets, and its centre
+DOUBTS = [(0.3, 2.0), (0.05, -40.0), (0.9, 0.7), (1e-4, 1e3)]
+DOUBTFUL = [(*CASES[k], *DOUBTS[i % 4]) for i, k in enumerate((3, 4, 6, 8, 4, 3, 8, 6))]
+each_case = each("case", [*((*case, 0.0, 0.0) for case in CASES), *DOUBTFUL])
+
+
 def made(*cases: tuple[float, ...], mean: float = MEAN) -> PredictiveDistribution:
     """One entry for each case."""
-    offset, scale, df, share, spread = double(*itertools.chain(*cases)).reshape(-1, 5).T
-    return PredictiveDistribution(torch.full_like(scale, mean), offset, scale, df, share, spread)
+    values = double(*itertools.chain(*((*case, 0.0, 0.0)[:7] for case in cases))).reshape(-1, 7).T
+    return PredictiveDistribution(torch.full_like(values[0], mean), *values)
 
 
-def at(case: tuple[float, ...], errors: np.ndarray) -> tuple[PredictiveDistribution, torch.Tensor]:
-    """The same distribution for each error, and the targets there."""
-    errors = torch.as_tensor(errors, dtype=torch.float64)
-    return made(*[case] * len(errors)), MEAN + errors
+class Mixed:
+    """By scipy: parts and their weights."""
 
+    def __init__(self, offset, scale, df, share, spread, vague=0.0, centre=0.0) -> None:
+        far = math.sqrt(scale**2 * df / (df - 2) + offset**2 + spread)
+        parts = [*(stats.t(df, MEAN + side * offset, scale) for side in (-1, 1)), stats.norm(MEAN, far)]
+        usual = (1 - vague) * (1 - share) / 2
+        self.parts, self.weights = parts, [usual, usual, (1 - vague) * share]
+        if vague:
+            self.parts, self.weights = [*parts, stats.t(3, centre, math.sqrt(spread))], [*self.weights, vague]
+        self.mean = sum(w * part.mean() for w, part in zip(self.weights, self.parts, strict=True))
+        about = [part.var() + (part.mean() - self.mean) ** 2 for part in self.parts]
+        self.variance, self.width = (
+            float(np.dot(self.weights, about)),
+            max(far, abs(centre - MEAN) * (vague > 0)),
+        )
 
-class Reference:
-    """By scipy, in terms of the error."""
+    def __call__(self, name: str, y):
+        return sum(w * getattr(part, name)(y) for w, part in zip(self.weights, self.parts, strict=True))
 
-    def __init__(self, offset: float, scale: float, df: float, share: float, spread: float) -> None:
-        sides = [stats.t(df, side * offset, scale) for side in (-1, 1)]
-        self.variance = scale**2 * df / (df - 2) + offset**2
-        self.far = math.sqrt(self.variance + spread)
-        self.parts = [*sides, stats.norm(0, self.far)]
-        self.weights = [(1 - share) / 2, (1 - share) / 2, share]
-        self.variance += share * spread
-        self.offset, self.scale = offset, scale
+    def points(self, until: float, count: int) -> np.ndarray:
+        """Targets about each part, and far from all."""
+        steps = np.sinh(np.linspace(-np.arcsinh(until), np.arcsinh(until), count))
+        return np.concatenate([part.mean() + part.std() * steps for part in self.parts])
 
-    def mixed(self, name: str, z: np.ndarray) -> np.ndarray:
-        return sum(w * getattr(part, name)(z) for w, part in zip(self.weights, self.parts, strict=True))
-
-    def log_density(self, z: np.ndarray) -> np.ndarray:
-        logs = np.stack([part.logpdf(z) for part in self.parts])
-        return special.logsumexp(logs, axis=0, b=np.array(self.weights)[:, None])
-
-    def half_line(self, until: float, *breaks: float) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes and weights of an integral over errors from 0 to `until`, dense where anything bends."""
-        d, s = self.offset, self.scale
-        away = s * np.sinh(np.linspace(0, np.arcsinh(until / s), 4000))
-        wide = self.far * np.linspace(0, 12, 400)
-        ends = np.concatenate([[0.0, until], breaks, d - away, d + away, wide])
-        ends = np.unique(ends[(ends >= 0) & (ends <= until)])
+    def score(self, y: float) -> float:
+        """The integral of (F - 1{z >= y})^2, in pieces."""
         nodes, weights = np.polynomial.legendre.leggauss(8)
+        ends = np.unique([y, *self.points(3e7, 1000)])
         middle, half = (ends[1:] + ends[:-1])[:, None] / 2, np.diff(ends)[:, None] / 2
-        return (middle + half * nodes).ravel(), (half * weights).ravel()
+        z, w = (middle + half * nodes).ravel(), (half * weights).ravel()
+        return float(w @ np.where(z < y, self("cdf", z), self("sf", z)) ** 2)
 
 
 @each_case
-def test_the_density_integrates_to_one_and_its_second_moment_is_the_variance(case):
-    reference = Reference(*case)
-    z, w = reference.half_line(1e80)  # with 2.2 degrees of freedom the second moment comes from far away
-    density = at(case, z)[0].log_prob(MEAN + torch.from_numpy(z)).exp().numpy()
-    assert 2 * (w @ density) == pytest.approx(1, rel=1e-7)
-    p = made(case, mean=0.0)
-    density = p.log_prob(torch.from_numpy(z)).exp().numpy()
-    assert 2 * (w @ (density * z * z)) == pytest.approx(float(p.variance), rel=1e-7)
-    assert float(p.variance) == pytest.approx(reference.variance, rel=1e-14)
-
-
-@each_case
-def test_the_log_density_is_that_of_scipys_mixture(case):
-    reference = Reference(*case)
-    errors = np.concatenate([sign * reference.far * np.geomspace(1e-6, 1e3, 60) for sign in (-1, 1)])
-    errors = np.concatenate([errors, [0.0, case[0], -case[0]]])
-    p, y = at(case, errors)
+def test_moments_density_quantiles_and_intervals_are_those_of_scipys_mixture(case):
+    mixed, p = Mixed(*case), made(case)
+    about = mixed.variance + (mixed.mean - MEAN) ** 2
+    assert float(p.variance) == pytest.approx(about, rel=1e-9)
+    y = mixed.points(1e3, 61)
+    logs = special.logsumexp(
+        [part.logpdf(y) for part in mixed.parts], axis=0, b=np.array(mixed.weights)[:, None]
+    )
     # lgamma loses 1e-9 at a million degrees of freedom
-    np.testing.assert_allclose(p.log_prob(y), reference.log_density(errors), rtol=1e-9, atol=5e-9)
-
-
-@each_case
-def test_the_cdf_is_that_of_scipys_mixture(case):
-    reference = Reference(*case)
-    errors = reference.far * np.linspace(-9, 9, 201)
-    p, y = at(case, errors)
-    np.testing.assert_allclose(p.cdf(y), reference.mixed("cdf", errors), rtol=0, atol=1e-14)
-
-
-@each_case
-def test_what_lies_within_a_distance_is_the_integral_of_the_density(case):
-    reference = Reference(*case)
-    for distance in reference.far * np.array([0.01, 0.3, 1.0, 4.0]):
-        z, w = reference.half_line(distance)
-        inside = 2 * (w @ made(case, mean=0.0).log_prob(torch.from_numpy(z)).exp().numpy())
-        assert float(made(case).within(double(distance))) == pytest.approx(inside, rel=1e-7, abs=1e-12)
-
-
-@each_case
-def test_quantiles_invert_the_cdf_also_in_the_tails(case):
-    reference, q = Reference(*case), np.array(TAILS)
-    p = made(*[case] * len(q))
-    error = (p.icdf(double(*TAILS)) - MEAN).numpy()
-    # of the smaller side: near 1 a cdf says little
-    tail = reference.mixed("cdf", -np.abs(error))
-    np.testing.assert_allclose(tail, np.minimum(q, 1 - q), rtol=1e-6)
-    assert (np.sign(error) == np.sign(q - 0.5)).all()
-    assert error[TAILS.index(0.5)] == 0.0
-
-
-@each_case
-def test_the_half_width_is_that_of_the_central_interval(case):
+    np.testing.assert_allclose(p.log_prob(torch.from_numpy(y)), logs, rtol=1e-9, atol=5e-9)
+    np.testing.assert_allclose(p.cdf(torch.from_numpy(y)), mixed("cdf", y), rtol=0, atol=1e-14)
+    tails = np.array(TAILS)
+    quantiles = made(*[case] * len(tails)).icdf(double(*TAILS)).numpy()
+    smaller = np.where(tails < 0.5, mixed("cdf", quantiles), mixed("sf", quantiles))
+    np.testing.assert_allclose(smaller, np.minimum(tails, 1 - tails), rtol=1e-6)
+    assert case[5] or quantiles[TAILS.index(0.5)] == MEAN
     for level in (1e-3, 0.5, 0.95, 0.999):
-        half, p = float(made(case).half_width(level)), made(case)
-        assert half == pytest.approx(float(p.icdf(0.5 + level / 2)) - MEAN, rel=1e-8)
-        assert half == pytest.approx(MEAN - float(p.icdf(0.5 - level / 2)), rel=1e-8)
-        assert float(p.within(double(half))) == pytest.approx(level, rel=1e-6)
+        half = float(p.half_width(level))
+        inside = mixed("cdf", float(p.mean) + half) - mixed("cdf", float(p.mean) - half)
+        assert inside == pytest.approx(level, rel=1e-6)
+        assert float(p.within(double(half))) == pytest.approx(inside, rel=1e-9)
 
 
 @each_case
 def test_crps_is_the_integral_it_is_defined_by(case):
-    reference = Reference(*case)
-    errors = reference.far * np.array([0.0, 0.05, -0.5, 1.3, -6.0, 80.0])
-    p, y = at(case, errors)
-    expected = []
-    for error in np.abs(errors):
-        z, w = reference.half_line(1e6 * (reference.far + error), error)
-        below, above = reference.mixed("cdf", z), reference.mixed("sf", z)
-        # (F(z) - 1{z >= y})^2, and by symmetry the same at -z
-        expected.append(w @ (np.where(z < error, below, above) ** 2 + above**2))
-    np.testing.assert_allclose(p.crps(y), expected, rtol=1e-6)
+    mixed = Mixed(*case)
+    y = np.array([MEAN, case[6], MEAN + mixed.width, MEAN - 30 * mixed.width])
+    scores = made(*[case] * len(y)).crps(torch.from_numpy(y))
+    expected = [mixed.score(float(each)) for each in y]
+    np.testing.assert_allclose(scores, expected, rtol=1e-4 if case[5] else 1e-6)
 
 
 # draws
@@ -157,11 +118,11 @@ def test_crps_is_the_integral_it_is_defined_by(case):
 @each("case", [case for case in CASES if case[2] > 4])
 def test_draws_have_the_moments_of_the_distribution(case):
     k = 200_000
-    x = made(case, mean=0.0).sample((k,), torch.Generator().manual_seed(0)).numpy()
+    x = made(case).sample((k,), torch.Generator().manual_seed(0)).numpy() - MEAN
     assert x.shape == (k, 1)
     assert abs(x.mean()) < 5 * x.std() / k**0.5
     squares = x**2
-    assert abs(squares.mean() - Reference(*case).variance) < 5 * squares.std() / k**0.5
+    assert abs(squares.mean() - Mixed(*case).variance) < 5 * squares.std() / k**0.5
 
 
 def test_entries_are_drawn_apart_and_a_generator_repeats_them():
@@ -177,11 +138,34 @@ def test_entries_are_drawn_apart_and_a_generator_repeats_them():
     assert not torch.equal(drawn[0], drawn[2])
 
 
+@each("case", DOUBTFUL[:3])
+def test_draws_with_doubt_are_those_of_scipys_mixture(case):
+    k, mixed = 50_000, Mixed(*case)
+    x = made(case).sample((k,), torch.Generator().manual_seed(0)).numpy()[:, 0]
+    assert abs(x.mean() - mixed.mean) < 5 * (mixed.variance / k) ** 0.5
+    assert stats.kstest(x, lambda y: mixed("cdf", y)).pvalue > 1e-3
+
+
+def test_entries_without_doubt_do_not_depend_on_others_in_doubt():
+    y, few = MEAN + torch.linspace(-9, 9, len(CASES), dtype=torch.float64), double(*[0.0] * len(CASES), 0.4)
+    alone, mixed = made(*CASES), replace(made(*CASES, CASES[3]), vague=few, centre=double(5.0))
+    none = replace(alone, vague=double(0.0), centre=double(5.0))
+    for name, at in {"log_prob": y, "cdf": y, "crps": y, "icdf": 0.9, "half_width": 0.9}.items():
+        expected = getattr(alone, name)(at)
+        assert torch.equal(getattr(none, name)(at), expected)
+        beside = getattr(mixed, name)(at if at is not y else torch.cat([y, y[:1]]))
+        torch.testing.assert_close(beside[:-1], expected, rtol=1e-8, atol=0)
+    for name in ("mean", "variance"):
+        assert torch.equal(getattr(mixed, name)[:-1], getattr(alone, name))
+
+
 # ends of the range
 
 
-def test_where_nothing_is_known_everything_is_infinite_and_other_entries_stay():
+@each("vague", [0.0, 0.3])
+def test_where_nothing_is_known_everything_is_infinite_and_other_entries_stay(vague):
     finite, p = made(CASES[3], CASES[4]), made(CASES[3], CASES[4], CASES[3])
+    finite, p = (replace(one, vague=double(vague), centre=double(2.0)) for one in (finite, p))
     p = replace(p, scale=torch.cat([finite.scale, double(math.inf)]))
     y, inf = double(0.1, 2.0, 0.1), math.inf
     ends = {"log_prob": -inf, "within": 0.0, "crps": inf, "half_width": inf, "icdf": inf}

@@ -1,14 +1,16 @@
-"""Held-out quantiles by counting, against MAPIE, and their promise by simulation; groups of points."""
+"""Held-out quantiles by counting and against MAPIE; groups of points; tails of novelty measures."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
 import torch
 from mapie.regression import SplitConformalRegressor
+from reference import tail_exponent
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from trustgp.math.calibration import held_out_quantile, merge_groups, needed_rows
+from trustgp.math.quantiles import TailShares, held_out_quantile, merge_groups, needed_rows
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,34 @@ def test_small_groups_join_the_nearest_until_all_are_large_enough():
 
 def test_a_gate_without_components_has_one_group():
     assert merge_groups(torch.zeros(1, 0), torch.tensor([3.0]), least=100).tolist() == [0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 20, 500])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_exponent_is_minus_the_log_of_the_share_of_rows_that_are_more_novel(n, ties):
+    rows = torch.randn(n, 2, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    rows = rows.round() if ties else rows * torch.tensor([1.0, 30.0])
+    tails = TailShares.fit(rows)
+    assert tails.table.shape == (3, 2, 6)
+    values = torch.cat([rows, rows + 0.3, 3 * rows, torch.tensor([[-1e3, 1e3]]).double()])
+    columns = list(zip(rows.T.tolist(), values.T.tolist(), strict=True))
+    expected = [[tail_exponent(column, value) for value in at] for column, at in columns]
+    means = [statistics.mean(pair) for pair in zip(*expected, strict=True)]
+    assert tails(values).tolist() == pytest.approx(means, rel=1e-9, abs=1e-12)
+    assert float(tails(rows.min(dim=0).values[None])) == 0.0
+
+
+def test_of_an_exponential_measure_it_is_the_measure():
+    rows = -torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log()
+    at = torch.tensor([0.0, 0.1, 0.7, 1.4, 2.3, 3.0, 9.0], dtype=torch.float64)[:, None].expand(-1, 2)
+    assert TailShares.fit(rows.expand(-1, 2))(at).tolist() == pytest.approx(
+        at[:, 0].tolist(), rel=0.1, abs=0.05
+    )
+
+
+def test_without_held_out_rows_it_grows_from_a_tenth_of_the_prior_and_new_clusters_are_beyond_all():
+    measures = torch.tensor([[0.05, 1.0], [0.1, 9.0], [0.2, 0.0], [1.0, 1e9]], dtype=torch.float64)
+    logs = measures.clamp_min(1e-300).log()
+    expected = [3.5 * math.log(max(float(share), 0.1) / 0.1) for share in measures[:, 0]]
+    assert TailShares.default()(logs).tolist() == pytest.approx(expected, abs=1e-12)
+    assert bool((TailShares.novel()(logs) > 1e20).all())

@@ -134,7 +134,7 @@ def test_corrected_and_plain_are_scored_without_predicting_anew(fitted, unseen):
         own, foreign = (getattr(fitted.predict(x), which) for x in (unseen[0], 4 * unseen[0]))
         direct = evaluate(own, unseen[1], foreign)
         assert same(getattr(scored, which), direct)
-    assert scored.corrected.mse != scored.mse
+    assert scored.corrected.nll != scored.nll
     assert scored.plain.nll != scored.nll
     assert counted.rows == [80, 80]
 

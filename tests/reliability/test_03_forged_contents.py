@@ -71,7 +71,7 @@ def test_a_wrong_header_is_refused(gram_file, tmp_path):
         for wrong in forgeries.ENTRIES_REFUSED:
             with check(wrong):
                 level = wrong.get("data_offsets") == [0, 16]
-                name = "calibration.0.level" if level else full_name("e.factor")
+                name = "calibration.0.bias" if level else full_name("e.factor")
                 gram_file.refusal(tmp_path / "forged", table=lambda t, n=name, w=wrong: update(w, t[n]))
         for metadata in ({}, {"trustgp": "{}", "more": ""}, [], "trustgp"):
             with check(metadata):

@@ -14,7 +14,7 @@ from pairwise import every_pair
 from reference import dense_jacobian, dense_rows, leave_out
 from reliability.helpers import OUTPUTS, mlp, quiet_fit, rows, seeded, train
 from torch import Tensor, nn
-from witness_reference import witness_answer, witness_level
+from witness_reference import witness_level, witness_opinion
 
 import trustgp
 from trustgp.data.rows import Rows, distinct_rows
@@ -83,16 +83,18 @@ def parameters(expert, phi: Tensor, amplitude: Tensor, targets: Tensor, residual
     return Parameters(tau, scale, tau * scales(tau), kappa)
 
 
-def witness_prediction(model, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and precision of the witness, a row at a time; how sure it is comes from rows really left out."""
+def witness_prediction(model, at: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean, precision, noise and novelty measures of the witness, a row at a time; how sure it is comes from
+    rows really left out."""
     state = model.witness
     table = {name: getattr(state, name) for name in type(state).__dataclass_fields__}
     level, novelties = witness_level(table)
     _assert_within(state.level, level)
     reach = max(novelties[min(len(novelties) - 1, int(0.95 * len(novelties)))], 1e-6)
     assert float(state.reach) == pytest.approx(reach, rel=0.05, abs=1e-7)
-    mean, _, _, precision = witness_answer(table | {"level": level}, at.double())
-    return mean, precision
+    mean, _, novelty, precision, distance, noise = witness_opinion(table | {"level": level}, at.double())
+    measures = torch.stack([novelty.clamp_min(1e-12).log(), distance.clamp_min(1e-12).log()], dim=1)
+    return mean, precision, noise.clamp_min(1e-300).log(), measures
 
 
 def oracle(
@@ -108,9 +110,11 @@ def oracle(
         outputs = double(at.double()).reshape(len(at), -1)
     variance = torch.zeros(len(at), residual.shape[1], dtype=torch.float64)
     epistemic, noise = torch.zeros_like(variance), torch.zeros_like(variance)
-    c, (second, precision) = model.calibrations[0], (outputs, torch.zeros_like(variance))
+    c, (second, precision, nearby) = model.calibrations[0], (outputs, *[torch.zeros_like(variance)] * 2)
+    measures = None
     if model.witness is not None:
-        second, precision = witness_prediction(model, at)
+        second, precision, nearby, measures = witness_prediction(model, at)
+    parts, shares = [], torch.zeros_like(variance)
     for k, mixture in enumerate(model.mixtures):
         phi, phi_at = (dense_rows(jacobian, mixture.tangents.mix) for jacobian in (dense, asked))
         shared = len(mixture.tangents.mix) > 1
@@ -135,11 +139,17 @@ def oracle(
             epistemic[place] = unit * amplitude_at[asking] * solution.scale
             noise[place] = solution.noise.expand_as(shift)
             raw = epistemic[place] + solution.noise
-            scaled = calibrated(c, raw, novelty, log_kappa[index], mixture.outputs)
-            # with the witness: means weighted by precision, and so are the precisions
-            gain = c.trust[mixture.outputs] * precision[place] * scaled
-            expected = (c.weight * shift + gain * (second - outputs)[place]) / (1 + gain)
-            variance[place] = scaled * (1 + gain) / (1 + gain**2) + c.excess * expected.square()
+            shares[place] = novelty.expand_as(raw)
+            parts.append((place, raw, novelty, log_kappa[index], mixture.outputs, shift))
+    if measures is None:
+        each = (shares.mean(dim=1).clamp_min(1e-6), (epistemic + noise).log().mean(dim=1).exp())
+        measures = torch.stack(each, dim=1).log()
+    for place, raw, novelty, kappa, served, shift in parts:
+        scaled = calibrated(c, raw, novelty, kappa, served, measures[place[0][:, 0]], log_noise=nearby[place])
+        # with the witness: means weighted by precision, and so are the precisions
+        gain = c.trust[served] * precision[place] * scaled
+        expected = (c.weight * shift + gain * (second - outputs)[place]) / (1 + gain)
+        variance[place] = scaled * (1 + gain) / (1 + gain**2) + c.excess * expected.square()
     if len(y) > 1:  # half a row in n may be off by a full spread
         variance += y.double().var(dim=0) / (2 * len(y))
     return {"variance": variance, "epistemic": epistemic, "noise": noise}
@@ -151,16 +161,28 @@ def steadied(kappas: list[Tensor], own: list[int]) -> list[Tensor]:
     return [(n * kappa.log() + 20 * mean) / (n + 20) for n, kappa in zip(own, kappas, strict=True)]
 
 
-def calibrated(c, raw: Tensor, novelty: Tensor, log_kappa: Tensor, outputs: Tensor, leverage=1.0) -> Tensor:
+def tail_exponents(table: Tensor, measures: Tensor) -> Tensor:
+    """D: minus the logarithm of the tail share, linear between quantiles, mean over the measures."""
+    quantiles, slopes, heights = table.numpy()
+    total = np.zeros(len(measures))
+    for k, column in enumerate(measures.T.numpy()):
+        for q, slope, height in zip(quantiles[k], slopes[k], heights[k], strict=True):
+            total += np.clip((column - q) * slope, 0.0, height)
+    return torch.from_numpy(total / measures.shape[1])
+
+
+def calibrated(
+    c, raw: Tensor, novelty: Tensor, log_kappa, outputs: Tensor, measures: Tensor, **logs
+) -> Tensor:
     """V of E [n, B], written out."""
-    support = torch.minimum(c.reach / novelty.clamp_min(1e-300), c.extent[outputs] / raw)
-    strength = (1.0 - novelty**c.onset) * support.clamp_max(1.0)
-    solution = c.level[outputs].log() + c.fade * log_kappa
-    fitted = c.varying * solution + (1.0 - c.varying) * (c.constant[outputs] / raw).log()
-    fitted = fitted + c.leverage * torch.as_tensor(leverage).log()
-    way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(float(c.beyond)), 0.0, 1.0)
-    grown = np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]) if bool(c.growth.any()) else 0.0
-    return torch.exp(raw.log() + strength * fitted + torch.as_tensor(grown))
+    near = 1 / (1 + 0.005 * tail_exponents(c.tails, measures).clamp_max(60.0).exp())[:, None]
+    zero = torch.zeros_like(raw)
+    others = [logs.get(name, zero) for name in ("log_leverage", "log_noise", "log_stated")]
+    statistics = [raw.log() + log_kappa, *others]
+    pool = c.bias[outputs] + sum(w * z for w, z in zip(c.weights, statistics, strict=True))
+    way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(0.1), 0.0, 1.0)
+    grown = torch.as_tensor(np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]))
+    return torch.exp(near * pool + (1 - near) * (raw.log() + grown))
 
 
 def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.UncertaintyModel:

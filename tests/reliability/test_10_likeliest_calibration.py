@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +9,14 @@ import pytest
 import torch
 from reference import dense_jacobian, dense_rows, leave_out
 from reliability.helpers import mlp, quiet_fit, rows, train
-from reliability.test_10_degenerate_data import calibrated, parameters
+from reliability.test_10_degenerate_data import calibrated, parameters, tail_exponents
 from scipy import optimize, stats
 from torch import Tensor
-from witness_reference import witness_left_out
+from witness_reference import nearby, witness_left_out
 
 import trustgp
 
-FREE = ("fade", "onset", "excess", "level", "trust", "constant", "df")  # fitted as logarithms
+FREE = ("weights", "excess", "trust", "df")  # fitted as logarithms
 
 
 def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -44,7 +43,10 @@ def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         "log_kappa": solved.kappa.log(),
     }
     parts["residual"] = retrained + parts["mean"]
+    parts["target"], parts["log_noise"] = y[expert.rows], torch.zeros_like(residual)
     parts["second"], parts["precision"] = torch.zeros_like(residual), torch.zeros_like(residual)
+    own = parts["novelty"].mean(dim=1).clamp_min(1e-6).log(), parts["raw"].log().mean(dim=1)
+    parts["measures"] = torch.stack(own, dim=1)
     if model.witness is not None:
         state = model.witness
         table = {name: getattr(state, name) for name in type(state).__dataclass_fields__}
@@ -54,12 +56,21 @@ def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
             variance = torch.maximum(state.level[cell] * (nu + float(state.ratio)), state.floor)
             parts["second"][place] = parts["residual"][place] - torch.from_numpy(target - mean)
             parts["precision"][place] = (1 - nu) * min(1.0, float(state.reach) / max(nu, 1e-300)) / variance
+            at = state.rows.tolist().index(row)  # one cell holds all rows
+            others = np.array([i for i in range(len(x)) if i != at])
+            distance, noise = nearby(
+                {k: v.numpy() for k, v in table.items()}, state.points[at].numpy(), others
+            )
+            parts["measures"][place] = torch.tensor([max(nu, 1e-12), distance]).log()
+            parts["log_noise"][place] = torch.from_numpy(noise).log()
     return parts
 
 
 def loss(c, parts: dict[str, Tensor]) -> float:
     """Mean negative log likelihood, by scipy's densities."""
-    scaled = calibrated(c, parts["raw"], parts["novelty"], parts["log_kappa"], torch.arange(len(c.level)))
+    given = (parts[name] for name in ("raw", "novelty", "log_kappa"))
+    every = torch.arange(len(c.bias))
+    scaled = calibrated(c, *given, every, parts["measures"], log_noise=parts["log_noise"])
     gain = c.trust * parts["precision"] * scaled
     expected = (c.weight * parts["mean"] + gain * parts["second"]) / (1 + gain)
     left = scaled * (1 + gain) / (1 + gain**2)
@@ -69,7 +80,11 @@ def loss(c, parts: dict[str, Tensor]) -> float:
     usual = [stats.t.pdf(error, df, loc=way * offset, scale=scale) for way in (-1.0, 1.0)]
     far = stats.norm.pdf(error, scale=np.sqrt(c.spread.numpy() + left.numpy() + offset**2))
     share = float(c.share)
-    return -float(np.log((1 - share) * 0.5 * (usual[0] + usual[1]) + share * far).mean())
+    density = (1 - share) * 0.5 * (usual[0] + usual[1]) + share * far
+    novel = 1 - 1 / (1 + 0.005 * tail_exponents(c.tails, parts["measures"]).exp())
+    vague = (c.vague * novel)[:, None].numpy()
+    marginal = stats.t.pdf(parts["target"] - c.centre, 3, scale=c.spread.sqrt())
+    return -float(np.log((1 - vague) * density + vague * marginal).mean())
 
 
 @pytest.mark.parametrize("witness", [trustgp.Witness(), None], ids=["default", "no witness"])
@@ -80,37 +95,45 @@ def test_no_other_calibration_is_likelier_for_rows_that_were_left_out(witness, c
     options = {"num_experts": 1, "tangents": trustgp.JacobianRows(), "outputs": "pseudo"}
     model = quiet_fit(network, (x, y), witness=witness, **options)
     assert (model.witness is None) == (witness is None)
-    c, parts = model.calibrations[int(corrected)], left_out(model, network, x, y)
+    c, parts = model.calibrations[2 + int(corrected)], left_out(model, network, x, y)
     # what is not fitted has a definition
     torch.testing.assert_close(c.spread, y.var(dim=0))
     assert float(c.share) == 0.5 / len(y)
     assert not bool(c.growth.any())
-    ordered = parts["novelty"].flatten().sort().values
-    assert float(c.reach) == pytest.approx(float(ordered[int(0.95 * len(ordered))]), rel=1e-6)
-    torch.testing.assert_close(c.extent, parts["raw"].sort(dim=0).values[int(0.95 * len(y))])
-    # all else is the likeliest, where each logarithm is pulled towards its start
-    start = {"constant": parts["residual"].square().mean(dim=0), "df": 10.0}
-    base = {name: torch.as_tensor(start.get(name, 1.0), dtype=torch.float64) for name in FREE}
+    torch.testing.assert_close(c.centre, y.mean(dim=0))
+    assert float(c.vague) == 0.75 * corrected
+    ordered = parts["measures"].sort(dim=0).values
+    torch.testing.assert_close(c.tails[0, :, -1], ordered[int(0.95 * len(y))], rtol=1e-5, atol=1e-6)
+    # all else is the likeliest, where each logarithm is pulled towards its start, statistics about their mean
+    weights = torch.tensor([0.95, 0.0, 0.1 * (witness is not None), 0.0]).double()
+    base = {"weights": weights, "df": torch.tensor(10.0).double()}
+    statistics = torch.stack([(parts["raw"].log() + parts["log_kappa"]), parts["log_noise"]])  # [2, n, C]
+    centre = statistics.mean(dim=1)
+
+    def level(weights: Tensor, bias: Tensor) -> Tensor:
+        return bias + weights[0] * centre[0] + weights[2] * centre[1]
 
     def shifted(name: str) -> Tensor:
-        value, least = getattr(c, name), 2.2 if name == "df" else 0.0
-        return ((value - least) / (base[name] - least)).log().flatten()
+        start, least = base.get(name, torch.ones(()).double()), 2.2 if name == "df" else 0.0
+        value = getattr(c, name)
+        return torch.where(
+            start > 0, ((value - least) / (start - least).clamp_min(1e-9)).log(), 0.0
+        ).flatten()
 
     logs = [shifted(name) for name in FREE]
-    gamma = math.log(float(c.varying) / (1 - float(c.varying))) - math.log(0.95 / 0.05)
-    free = torch.cat([*logs, torch.tensor([gamma, float(c.weight) - 1.0])]).numpy()
-    sizes = [len(one) for one in logs]
+    moved = level(c.weights, c.bias) - centre[0]  # at the start the experts' own
+    free = torch.cat([*logs, moved, c.weight[None] - 1.0]).numpy()
+    sizes = [*(len(one) for one in logs), len(c.bias), 1]
 
     def objective(place: np.ndarray) -> float:
-        logs = torch.from_numpy(place[:-2]).split(sizes)
-        least = [2.2 if name == "df" else 0.0 for name in FREE]
-        values = {
-            name: (low + (base[name] - low) * part.exp()).reshape(getattr(c, name).shape)
-            for name, low, part in zip(FREE, least, logs, strict=True)
-        }
-        varying = torch.tensor(1 / (1 + 0.05 / 0.95 * math.exp(-place[-2])), dtype=torch.float64)
-        weight = torch.tensor(1 + place[-1], dtype=torch.float64)
-        other = replace(c, **values, varying=varying, weight=weight)
+        *logs, bias, weight = torch.from_numpy(place).split(sizes)
+        values = {}
+        for name, part in zip(FREE, logs, strict=True):
+            start, least = base.get(name, torch.ones(()).double()), 2.2 if name == "df" else 0.0
+            values[name] = (least + (start - least) * part.exp()).reshape(getattr(c, name).shape)
+        values["weights"] = weights * logs[0].exp()
+        values["bias"] = centre[0] + bias - level(values["weights"], torch.zeros(2).double())
+        other = replace(c, **values, weight=1 + weight[0])
         return loss(other, parts) + 0.5 * float(place @ place) / parts["residual"].numel()
 
     before = objective(free)

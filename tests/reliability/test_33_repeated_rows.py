@@ -10,18 +10,16 @@ from scipy import stats
 
 from trustgp.data.rows import Rows, distinct_rows
 from trustgp.likelihoods import Regression, Shape
-from trustgp.math.calibration import CalibrationRows
-from trustgp.math.calibration_fit import held_out_loss, independent_share
+from trustgp.math.calibration_fit import held_out_loss
+from trustgp.math.held_out import CalibrationRows, independent_share
 
 
 def held_out(n=400, seed=0, **values):
     """Rows of two outputs whose experts know nothing of the errors."""
     generator = torch.Generator().manual_seed(seed)
     residual = torch.randn(n, 2, generator=generator, dtype=torch.float64)
-    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
-    names += ("log_leverage", "log_stated")
-    parts = dict.fromkeys(names, torch.zeros_like(residual)) | {"novelty": torch.full_like(residual, 0.3)}
-    parts |= {"epistemic": (6 * torch.rand(n, 2, generator=generator).double()).exp(), "residual": residual}
+    parts = {"novelty": torch.full_like(residual, 0.3), "residual": residual}
+    parts["epistemic"] = (6 * torch.rand(n, 2, generator=generator).double()).exp()
     return CalibrationRows.of(torch.arange(2), **(parts | values))
 
 
@@ -29,7 +27,7 @@ def test_a_calibration_is_no_worse_than_its_start_and_than_constant_noise_with_t
     rows, shape = held_out(), Shape(2, (1,))
     before = Regression().calibrate(None, shape, None)
     # a start that is right by chance for few rows, and one that is far off
-    for start in (before, [replace(c, level=1e-6 * c.level) for c in before]):
+    for start in (before, [replace(c, bias=c.bias - 14.0) for c in before]):
         fitted = Regression().recalibrate(rows, shape, start)
         for one, first in zip(fitted[:2], start[2:], strict=True):
             loss = held_out_loss(one, rows)

@@ -98,11 +98,11 @@ def test_summaries_are_those_of_all_borders_and_outputs():
     assert summary(jumps) == pytest.approx({"mean": 2.0, "median": 2.0, "upper": 2.9, "largest": 3.0})
 
 
-def test_patchwork_makes_jumps_smaller_and_the_control_has_none(small_run):
+def test_borders_have_jumps_and_the_control_has_none(small_run):
     result = small_run("continuity")[1]
     (seed,) = result.numbers["seeds"]
     means = [seed["jumps"][name]["epistemic"]["mean"] for name in ("independent", "patchwork", "large")]
-    assert 1 < max(means[1:]) < means[0]
+    assert min(means) > 1
     assert 1 <= seed["control"]["median"] < 1.0005
     assert "Simulated arm" in result.protocol[0]
     assert result.provenance["rows"][0]["train"] <= QUICK_ROWS[0]

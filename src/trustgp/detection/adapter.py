@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.trees import concatenate
-from ..math.calibration import check_share
+from ..math.quantiles import check_share
 from ..metrics.boxes import corners, generous_overlaps, overlaps, select_detections
 from .pictures import BoxTargets
 

@@ -12,8 +12,9 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import moved
 from ..executors.base import FitContext
-from ..math.calibration import MIN_KAPPA, CalibrationRows
+from ..math.calibration import MIN_KAPPA
 from ..math.evidence import Prior, maximise_evidence, pooled_evidence
+from ..math.held_out import CalibrationRows
 from ..math.leave_out import leave_out
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
@@ -173,10 +174,6 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         "novelty": torch.where(prior > 0, unit / prior, 1.0).clamp_max(1.0)[:, None],
         "noise": noise.expand_as(residual),
         "log_kappa": expert.kappa.log().expand_as(residual),
-        "witness_mean": torch.zeros_like(residual),  # these are set when all experts are solved
-        "witness_precision": torch.zeros_like(residual),
-        "log_leverage": torch.zeros_like(residual),
-        "log_stated": torch.zeros_like(residual),
     }
     held_out = {name: value[kept] for name, value in every.items()}
     held_out["residual"] = retrained + held_out["residual_mean"]

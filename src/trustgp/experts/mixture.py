@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..data.chunking import map_chunks
 from ..data.trees import Inputs, count, moved, take
-from ..math.calibration import CalibrationRows, steady_log_kappa
+from ..math.calibration import MAX_VARIANCE, MIN_SUPPORT, steady_log_kappa
+from ..math.held_out import CalibrationRows
 from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
@@ -35,14 +36,17 @@ class LatentPrediction:
     witness_mean: Tensor  # of y - f(x)
     witness_precision: Tensor  # 0 without a witness
     log_leverage: Tensor  # of the posterior of all rows; 0 without one
+    log_noise: Tensor  # log of the noise of the rows nearby; 0 without a witness
     log_stated: Tensor  # log of the variance that the network states; 0 where it states none
+    nearest: Tensor | None = None  # log novelty and distance of the witness [n, 2]; None: there is none
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
         """Concatenate chunks of rows; with dim=1 the outputs of several mixtures."""
         if len(parts) == 1:
             return parts[0]
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in _NAMES})
+        values: Any = {name: [getattr(part, name) for part in parts] for name in _NAMES}
+        return cls(**{k: torch.cat(v, dim) for k, v in values.items() if v[0] is not None})
 
     def finite(self) -> Tensor:
         """Which rows are finite, shape [n]."""
@@ -65,17 +69,27 @@ class LatentPrediction:
         blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
         spread = {}
         for name in _NAMES:
-            value = getattr(self, name)
-            spread[name] = value.new_full((len(rows), value.shape[1]), blank.get(name, 0.0))
-            spread[name][rows] = value
+            if (value := getattr(self, name)) is not None:
+                spread[name] = value.new_full((len(rows), value.shape[1]), blank.get(name, 0.0))
+                spread[name][rows] = value
         return LatentPrediction(**spread)
 
-    def calibration_rows(self, residual: Tensor, outputs: Tensor) -> CalibrationRows:
+    def measures(self) -> Tensor:
+        """Logarithms of novelty measures [n, 2]: of the witness, or share of the prior and variance."""
+        if self.nearest is not None:
+            return self.nearest
+        variance = (self.epistemic + self.noise).clamp(MIN_VARIANCE, MAX_VARIANCE)
+        own = self.novelty.mean(dim=1).clamp_min(MIN_SUPPORT), variance.log().mean(dim=1).exp()
+        return torch.stack(own, dim=1).log()
+
+    def calibration_rows(self, residual: Tensor, outputs: Tensor, target: Tensor) -> CalibrationRows:
         """These rows as held-out rows, one entry per row and output."""
-        values = {name: getattr(self, name) for name in _NAMES if name != "expert"}
+        values = {name: getattr(self, name) for name in _NAMES if name not in ("expert", "nearest")}
+        values |= {"target": target, "measures": self.measures()}
         return CalibrationRows.of(outputs, residual=residual, **values)
 
 
+MIN_VARIANCE = 1e-300  # its logarithm is finite
 ONE, NONE = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _NAMES = [field.name for field in fields(LatentPrediction)]
 
@@ -215,5 +229,6 @@ class Mixture:
             witness_mean=nothing,
             witness_precision=nothing,
             log_leverage=nothing,
+            log_noise=nothing,
             log_stated=nothing,
         )

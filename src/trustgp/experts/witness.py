@@ -31,6 +31,8 @@ from ..math.evidence import distances
 MAX_SCALED_INPUT = 1e30  # scaled inputs are clamped to it: they must fit into float32
 PADDING = 2 * MAX_SCALED_INPUT  # every number of a missing neighbour: its kernel with all others is 0
 MIN_RATIO = 1e-10  # of tau: with less, the kernel is singular in float64
+NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
+MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
 CHUNK_BYTES = 64 * 2**20  # of rows that are predicted together
 
@@ -76,6 +78,8 @@ class WitnessPrediction:
     mean: Tensor  # of the target [n, C]
     variance: Tensor  # of the target, noise included [n, C]
     novelty: Tensor  # nu, posterior over prior variance [n]
+    distance: Tensor  # to the furthest of its neighbours [n]
+    noise: Tensor  # mean square of the left-out errors of the nearest rows [n, C]
     reach: Tensor  # nu_0, the novelty of left-out training rows, a scalar
 
     @property
@@ -83,6 +87,19 @@ class WitnessPrediction:
         """Precision of the mean, shape [n, C]; 0 far from the rows."""
         support = (1.0 - self.novelty) * (self.reach / torch.maximum(self.novelty, self.reach))
         return support[:, None] / self.variance
+
+    @property
+    def nearest(self) -> Tensor:
+        """Logarithms of novelty and distance, shape [n, 2]."""
+        return torch.stack([self.novelty, self.distance], dim=1).clamp(MIN_MEASURE, MAX_SCALED_INPUT).log()
+
+    def opinion(self, outputs: Tensor) -> dict[str, Tensor]:
+        """What it adds to a latent prediction, where the network returns `outputs` [n, C]."""
+        own = {"witness_mean": self.mean - outputs, "witness_precision": self.precision}
+        return own | {"log_noise": self.noise.clamp_min(MIN_NOISE).log(), "nearest": self.nearest}
+
+
+PREDICTED = ("mean", "variance", "novelty", "distance", "noise")
 
 
 class ExcludedGroups(NamedTuple):
@@ -107,6 +124,7 @@ class WitnessState:
     floor: Tensor  # lower bound of the variance of each output [C]
     points: Tensor  # scaled inputs of the rows [R, d], float32 (float64 where an outlier sets the scale)
     targets: Tensor  # about the centre of the cell [R, C], float32 or float64
+    errors: Tensor  # squared, of each row left out [R, C], float32 or float64
     rows: Tensor  # which training rows they are [R]
     sizes: Tensor  # rows of each cell [M]
     own: Tensor  # how many of them are its own [M]
@@ -145,6 +163,11 @@ class WitnessState:
         return int(self.neighbours)
 
     @property
+    def num_nearest(self) -> int:
+        """Rows of a cell that are looked up."""
+        return max(self.most_neighbours, NOISE_NEIGHBOURS)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in state_tensors(self))
@@ -163,64 +186,70 @@ class WitnessState:
 
     def predict_scaled(self, points: Tensor, excluded: ExcludedGroups | None = None) -> WitnessPrediction:
         """Predictions of the nearest cells, or those of `excluded`, for scaled points [n, d], float64."""
-        p, width = min(self.most_neighbours, self.largest) + 1, len(self.offset) + len(self.floor)
+        p, width = min(self.num_nearest, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         size = max(1, at_once(CHUNK_BYTES, points.device) // row)
         if len(points) <= size:
-            return WitnessPrediction(*self._predict_lot(points, excluded), self.reach)
+            return self._predict_lot(points, excluded)
         parts = []
         for start in range(0, len(points), size):
             lot, left_out = slice(start, start + size), excluded
             if left_out is not None:
                 left_out = left_out._replace(labels=left_out.labels[lot], groups=left_out.groups[lot])
             parts.append(self._predict_lot(points[lot], left_out))
-        mean, variance, novelty = map(torch.cat, zip(*parts, strict=True))
-        return WitnessPrediction(mean, variance, novelty, self.reach)
+        values = {name: torch.cat([getattr(part, name) for part in parts]) for name in PREDICTED}
+        return WitnessPrediction(**values, reach=self.reach)
 
-    def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and variance [n, C], and novelty [n]."""
+    def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> WitnessPrediction:
+        """The same for as many points as fit into memory."""
         labels = distances(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
-        mean, novelty = self._solved(points, *self._nearest(points, labels, excluded))
+        rows, radius = self._nearest(points, labels, excluded)
+        neighbours = min(self.most_neighbours, radius.shape[1])
+        mean, novelty = self._solved(points, rows[:, :neighbours], radius[:, :neighbours].isinf())
+        inside = (~radius.isinf()).to(self.errors)[:, :, None]
+        count, total = inside.sum(dim=1), (inside * self.errors[rows]).sum(dim=1)
+        noise = (total / count.clamp_min(1.0)).double()
+        if excluded is not None:  # which may be all of a cell's rows
+            noise = torch.where(count > 0, noise, self.errors.double().mean(dim=0))
         if len(labels) == 1:
             _, level, centre = self.cells[labels.tolist()[0]]
         else:
             level, centre = self.level[labels], self.centre[labels]
         # tau > 0 keeps it positive where rounding takes the novelty below 0
         variance = torch.maximum(level * (novelty + self.ratio), self.floor)
-        return centre + mean, variance, novelty.squeeze(1)
+        distance = radius[:, :neighbours].masked_fill(radius[:, :neighbours].isinf(), 0.0).amax(dim=1)
+        return WitnessPrediction(centre + mean, variance, novelty.squeeze(1), distance, noise, self.reach)
 
     def _nearest(
         self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Positions of the nearest rows [n, p], and which of them are missing [n, p]; None: none is."""
-        numbers, p = set(labels.tolist()), min(self.most_neighbours, self.largest)
+    ) -> tuple[Tensor, Tensor]:
+        """Positions of the nearest rows [n, k], and their distances [n, k]; infinite: there are fewer."""
+        numbers, k = set(labels.tolist()), min(self.num_nearest, self.largest)
         if len(numbers) == 1 and excluded is None:
-            return self._in_cell(points, numbers.pop())[0], None
-        positions = labels.new_zeros(len(labels), p)
-        missing = torch.ones_like(positions, dtype=torch.bool)
+            return self._in_cell(points, numbers.pop())
+        positions = labels.new_zeros(len(labels), k)
+        radius = points.new_full((len(labels), k), torch.inf)
         for number in numbers:
             inside = (labels == number).nonzero().flatten()
             unseen = None if excluded is None else (excluded.groups[inside], excluded.rows)
             rows, distance = self._in_cell(points[inside], number, unseen)
-            positions[inside, : rows.shape[1]], missing[inside, : rows.shape[1]] = rows, distance.isinf()
-        return positions, missing
+            positions[inside, : rows.shape[1]], radius[inside, : rows.shape[1]] = rows, distance
+        return positions, radius
 
     def _in_cell(
         self, points: Tensor, number: int, unseen: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same of one cell, at most p of its rows, and their distances; infinite: excluded."""
+        """The same of one cell, at most k of its rows; infinite: excluded."""
         first, last = self.edges[number : number + 2]
         distance = distances(points, self.cells[number][0].double()).add_(self.order[: last - first])
         if unseen is not None:
             distance.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
-        distance, positions = distance.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
+        distance, positions = distance.topk(min(self.num_nearest, last - first), dim=1, largest=False)
         return positions + first, distance
 
-    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows."""
-        rows = self.points[positions]  # [n, p, d]
-        if missing is not None:
-            rows = rows.masked_fill(missing[:, :, None], PADDING)
+        rows = self.points[positions].masked_fill(missing[:, :, None], PADDING)  # [n, p, d]
         joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
         kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)

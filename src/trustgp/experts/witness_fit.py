@@ -15,7 +15,7 @@ from ..data.chunking import evenly
 from ..data.rows import Rows, distinct_rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext
-from ..math.calibration import steady_log_kappa, support_quantile
+from ..math.calibration import MAX_FLOAT32, MIN_FLOAT32, MIN_SUPPORT, steady_log_kappa
 from ..math.evidence import LENGTHS, best_length, distances, length_losses, relative_lengths
 from .gate import find_centroids, nearest_two
 from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
@@ -31,6 +31,7 @@ NOISY_RATIO, NOISY_GAIN, MIN_GAIN = 1e-4, 0.02, 0.25  # gain in nats for a doubl
 MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
 NEARBY_CELLS = 8  # from which a cell borrows
 MAX_SPLIT_ROWS = 2**16  # a sample of so many rows decides which cells are split
+REACH_QUANTILE = 0.95  # of left-out novelty: up to it the witness is trusted
 CONSTANT = 1e-12  # times its mean: a column that varies by less is constant up to rounding
 MIN_VARIANCE = 1e-8  # over that of the targets
 NO_INFORMATION = 1e150  # the variance for constant outputs: finite, so that it can be saved
@@ -74,7 +75,7 @@ def witness_bytes(n: int, num_inputs: int, num_outputs: int, setting: Witness, *
     cells = math.ceil(n / setting.rows)
     rows = n * (1 + setting.borrowed) if cells > 1 else n
     each = 8 * (num_inputs + 2 * num_outputs + 2)  # centroid, centre, level, own, size
-    row = 4 * num_inputs + (8 if double else 4) * num_outputs + 8
+    row = 4 * num_inputs + (16 if double else 8) * num_outputs + 8
     return 8 * (2 * num_inputs + num_outputs + 5) + cells * each + rows * row
 
 
@@ -93,7 +94,8 @@ def update_witness(
     filled = _fill(state, points, targets, members)
     if room is None or filled.nbytes <= room:
         return replace(filled, rows=distinct[filled.rows])
-    row = (filled.points.nbytes + filled.targets.nbytes + filled.rows.nbytes) // len(filled.rows)
+    each = (filled.points, filled.targets, filled.errors, filled.rows)
+    row = sum(tensor.nbytes for tensor in each) // len(filled.rows)
     fixed, own, p = filled.nbytes - row * len(filled.rows), filled.own.tolist(), state.most_neighbours
 
     def nbytes(most: int) -> int:
@@ -128,9 +130,11 @@ def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> Witn
     positions, _, predicted = _left_out(state, groups.to(state.rows), wanted)
     rows, blank = state.rows[positions], state.floor.new_ones(len(groups), len(state.floor))
     # rows that are no cell's own have novelty 1
-    mean, variance, novelty = torch.zeros_like(blank), blank.clone(), blank[:, 0].clone()
-    mean[rows], variance[rows], novelty[rows] = predicted.mean, predicted.variance, predicted.novelty
-    return WitnessPrediction(mean, variance, novelty, state.reach)
+    each = {"mean": 0 * blank, "variance": blank.clone(), "noise": blank.clone()}
+    each |= {"novelty": blank[:, 0].clone(), "distance": blank[:, 0].clone()}
+    for name, value in each.items():
+        value[rows] = getattr(predicted, name)
+    return WitnessPrediction(**each, reach=state.reach)
 
 
 def _left_out(
@@ -167,7 +171,8 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     floor = torch.where(varied, finest.clamp_min(TINY), NO_INFORMATION)
     # few rows are distant from each other, and more of them predict a new one
     several = setting.neighbours * (FEW_ROWS_FACTOR if len(vectors) <= MAX_FEW_ROWS else 1)
-    one, rows, none = vectors.new_ones(()), (vectors[:0], targets[:0]), torch.empty(0, dtype=torch.int64)
+    one, none = vectors.new_ones(()), torch.empty(0, dtype=torch.int64)
+    rows = (vectors[:0], targets[:0], targets[:0])
     cells = (none, none, targets[:0], targets[:0])
     scales = (offset, spread, vectors[:0], one, one, torch.tensor(several), one, floor)
     return WitnessState(*scales, *rows, none, *cells)
@@ -305,10 +310,21 @@ def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members
     sharp = bool((rounded - exact).abs().median() <= MAX_SHIFT * state.length)
     kept, values = rounded if sharp else exact, centred.float() if narrow else centred
     cells = {"sizes": sizes, "own": own, "centre": centre, "level": torch.ones_like(centre)}
-    state = replace(state, points=kept, targets=values, rows=rows, **cells)
+    state = replace(state, points=kept, targets=values, errors=torch.zeros_like(values), rows=rows, **cells)
     positions, cell, predicted = _left_out(state, torch.arange(len(points), device=rows.device))
     errors = centred[positions] + centre[cell] - predicted.mean
     ratios = errors.square() / (predicted.novelty + state.ratio)[:, None]
     level = torch.stack([part.mean(dim=0) for part in ratios.split(own.tolist())]).clamp_min(state.floor)
-    steady = steady_log_kappa(level.log(), own).exp()
-    return replace(state, level=steady, reach=support_quantile(predicted.novelty))
+    steady, squared = steady_log_kappa(level.log(), own).exp(), errors.square()
+    by_row = squared.mean(dim=0).repeat(len(points), 1)  # also of rows that are no cell's own
+    by_row[rows[positions]] = squared
+    largest = squared.amax(dim=0)
+    safe = bool(((largest == 0) | (largest > MIN_FLOAT32) & (largest < MAX_FLOAT32)).all())
+    squared = by_row[rows].to(values.dtype if safe else torch.float64)
+    return replace(state, level=steady, errors=squared, reach=_reach(predicted.novelty))
+
+
+def _reach(novelty: Tensor) -> Tensor:
+    """nu_0, a scalar: a quantile of left-out novelties [n]."""
+    ordered = novelty.sort().values
+    return ordered[min(len(ordered) - 1, int(REACH_QUANTILE * len(ordered)))].clamp_min(MIN_SUPPORT)

@@ -13,11 +13,13 @@ from ..data.rows import Rows
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
+from ..experts.mixture import MIN_VARIANCE
 from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
 from ..likelihoods.base import NoveltyThreshold
-from ..math.calibration import CalibrationRows, needed_rows
-from ..math.calibration_fit import mean_by_output
+from ..math.calibration import MIN_SUPPORT
+from ..math.held_out import CalibrationRows, mean_by_output
+from ..math.quantiles import NUM_MEASURES, needed_rows
 from ..state.model_state import ModelState, Training, predict_uncalibrated
 from .leave_out import stated_at
 from .whole import left_out_leverage
@@ -43,10 +45,10 @@ def calibrate(state: ModelState, report: Reporter) -> tuple[ModelState, HeldOutF
     if training.validation is not None:
         held_out, measures = _validation_rows(state, training.validation, report)
     if likelihood.leaves_out:
-        left_out, left_out_scores, indices = _left_out(state, training)
+        left_out, left_out_measures, indices = _left_out(state, training)
         calibrations = likelihood.calibrate(left_out, shape, targets, far=training.far)
         if held_out is None:
-            held_out, scores = left_out, left_out_scores
+            held_out, measures = left_out, left_out_measures
             if left_out is not None and training.groups is None:
                 _warn_overfit(state, training.rows, indices, left_out)
         else:
@@ -116,44 +118,55 @@ def _warn_overfit(state: ModelState, rows: Rows, indices: Tensor, left_out: Cali
 
 def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | None, Tensor, Tensor]:
     """The left-out rows of all judged experts, with the smoothed scales that predictions use (None: there are
-    none); their novelty, the mean over the outputs; and their indices among the training rows."""
-    parts, mixtures, targets = [], state.mixtures, training.rows.targets
-    total = torch.zeros(len(training.rows), dtype=torch.float64)
-    counts = torch.zeros(len(training.rows), dtype=torch.int64)
-    for mixture, solved in zip(mixtures, training.solved, strict=True):
+    none); their novelty measures [k, K]; and their indices among the training rows [k]."""
+    parts, targets, witness, device = [], training.rows.targets, None, state.device
+    for mixture, solved in zip(state.mixtures, training.solved, strict=True):
         for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
-            if result.held_out is None:
+            if (held_out := result.held_out) is None:
                 continue
             own = result.expert.rows[: int(result.expert.own)]
-            own = own[evenly(len(own), len(result.held_out) // len(log_kappa))].cpu()  # a sample of many
+            own = own[evenly(len(own), len(held_out) // len(log_kappa))].cpu()  # a sample of many
             leverage = left_out_leverage(mixture, training.rows, own)
             values = {"log_leverage": leverage, "log_stated": stated_at(mixture, training.rows, own)}
-            values = {k: v.flatten().to(result.held_out.residual.device) for k, v in values.items()}
-            held_out = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)), **values)
+            values["target"] = targets[own.to(targets.device)].double()[:, mixture.outputs.to(targets.device)]
+            values = {k: v.flatten().to(held_out.residual.device) for k, v in values.items()}
+            held_out = replace(held_out, log_kappa=log_kappa.repeat(len(own)), **values)
             parts.append((own, mixture.outputs, held_out))
-            novelty = held_out.novelty.cpu().reshape(len(own), -1)
-            total[own] += novelty.sum(dim=1)
-            counts[own] += novelty.shape[1]
     if not parts:
-        return None, total[:0], counts[:0]
+        return None, torch.zeros(0, NUM_MEASURES, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
     indices = torch.cat([own for own, *_ in parts]).unique()
     if state.witness is not None:
-        groups = torch.arange(len(total)) if training.groups is None else training.groups
+        groups = torch.arange(len(targets)) if training.groups is None else training.groups
         witness = groups_left_out(state.witness, groups, indices)
-        parts = [(*ids, _with_witness(held_out, witness, *ids, targets)) for *ids, held_out in parts]
-    whole = counts == sum(len(mixture.outputs) for mixture in mixtures)
-    return CalibrationRows.cat([held_out for *_, held_out in parts]), total[whole] / counts[whole], indices
+    measures = torch.zeros(len(targets), NUM_MEASURES, dtype=torch.float64, device=device)
+    counts = torch.zeros(len(targets), dtype=torch.float64, device=device)
+    for number, (own, outputs, held_out) in enumerate(parts):
+        held_out = _measured(held_out, witness, own.to(device), outputs.to(device), targets)
+        measures[own.to(device)] += held_out.measures[:: len(outputs)].to(device)
+        counts[own.to(device)] += 1.0
+        parts[number] = (own, outputs, held_out)
+    measures = (measures / counts[:, None])[indices.to(device)].cpu()
+    return CalibrationRows.cat([held_out for *_, held_out in parts]), measures, indices
 
 
-def _with_witness(
-    held_out: CalibrationRows, witness: WitnessPrediction, rows: Tensor, outputs: Tensor, targets: Tensor
+def _measured(
+    held_out: CalibrationRows,
+    witness: WitnessPrediction | None,
+    rows: Tensor,
+    outputs: Tensor,
+    targets: Tensor,
 ) -> CalibrationRows:
-    """Left-out rows with the witness: its error is y - g, so it expects y - f less that error."""
-    device = witness.mean.device
-    rows, outputs = rows.to(device), outputs.to(device)
-    error = (targets.to(witness.mean) - witness.mean)[rows][:, outputs].flatten()
-    return replace(
-        held_out,
-        witness_mean=held_out.residual - error.to(held_out.residual.device),
-        witness_precision=witness.precision[rows][:, outputs].flatten().to(held_out.residual.device),
-    )
+    """Left-out rows with novelty measures and the witness: its error is y - g, so it expects y - f less
+    that error."""
+    device = held_out.residual.device
+    if witness is None:
+        variance = (held_out.epistemic + held_out.noise).clamp_min(MIN_VARIANCE).log()
+        own = [held_out.novelty.clamp_min(MIN_SUPPORT).log(), variance]
+        means = torch.stack([each.reshape(len(rows), -1).mean(dim=1) for each in own], dim=1)
+        return replace(held_out, measures=means.repeat_interleave(len(outputs), dim=0))
+    opinion = {name: value[rows] for name, value in witness.opinion(targets.to(witness.mean)).items()}
+    measures = opinion.pop("nearest").repeat_interleave(len(outputs), dim=0).to(device)
+    values = {name: value[:, outputs].flatten().to(device) for name, value in opinion.items()}
+    # here its mean is less by y than the witness expects: by f
+    values["witness_mean"] = held_out.residual + values["witness_mean"]
+    return replace(held_out, **values, measures=measures)

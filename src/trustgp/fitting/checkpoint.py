@@ -23,7 +23,8 @@ from ..data.user_warnings import warn_user
 from ..data.version import __version__
 from ..executors.progress import Reporter
 from ..experts.expert import Solved, Task
-from ..math.calibration import CalibrationRows
+from ..math.held_out import CalibrationRows
+from ..math.quantiles import NUM_MEASURES
 from ..state.expert_tensors import expert_tensors, read_experts
 from ..tangents.base import TangentMap
 from ..tangents.network import TangentNetwork
@@ -113,7 +114,8 @@ class Checkpoint:
         (read_back, *_) = read_experts(reader, "expert.", tangents, outputs)
         held_out, kinds = {}, {"output": torch.int64}
         for name in [field.name for field in fields(CalibrationRows)] if reader.matching("held.") else []:
-            held_out[name] = reader.take(f"held.{name}", kinds.get(name, torch.float64), None)
+            shape = (None, NUM_MEASURES) if name == "measures" else (None,)
+            held_out[name] = reader.take(f"held.{name}", kinds.get(name, torch.float64), *shape)
         reader.finish()
         read_back = moved(read_back, lambda tensor: tensor.to(tangents.network.device))
         return Solved(read_back, CalibrationRows(**held_out) if held_out else None)

@@ -11,7 +11,7 @@ from ..data.rows import Unpack
 from ..data.torch_modes import cpu_default
 from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
-from ..math.calibration import needed_rows
+from ..math.quantiles import needed_rows
 from ..state.model_state import FittedModel, ModelState, read_like, require_support
 from .calibrate import recalibrate
 

@@ -13,8 +13,8 @@ from ..data.rows import Rows
 from ..experts.expert import Problem, Task
 from ..experts.features import NO_COLUMNS, amplitudes, features_at
 from ..experts.mixture import Mixture
-from ..math.calibration import CalibrationRows
 from ..math.evidence import distances, maximise_evidence
+from ..math.held_out import CalibrationRows
 
 DISTANCE_RANKS = (1, 2, 4, 8, 16)  # how many experts lie nearer, with itself, than the one that answers
 MAX_ROWS = 60  # of each of these experts
@@ -57,6 +57,7 @@ def _from_further_away(
     inverse = torch.cholesky_inverse(maximise_evidence(features.gram(features), targets).factor)
     weights, left, parts = inverse @ targets, 0, []
     stated = stated_at(mixture, problem.rows, cluster).to(targets.device)
+    y = problem.rows.targets[cluster.to(problem.rows.targets.device)].to(targets)[:, mixture.outputs]
     seen = features_at(problem.tangents, problem.rows, cluster, NO_COLUMNS, problem.cached)
     for other, lot in zip(others, lots, strict=False):
         left += len(lot)
@@ -64,13 +65,14 @@ def _from_further_away(
         # the few that it has borrowed are not new to it
         new = ~torch.isin(cluster, mixture.experts[other].rows.cpu()).to(errors.device)
         if bool(new.any()):
-            part = _predicted(problem, mixture, other, seen.take(new.nonzero().flatten()), errors[new])
+            features = seen.take(new.nonzero().flatten())
+            part = _predicted(problem, mixture, other, features, errors[new], y[new])
             parts.append(replace(part, log_stated=stated[new].flatten()))
     return parts
 
 
 def _predicted(
-    problem: Problem, mixture: Mixture, number: int, features: Any, errors: Tensor
+    problem: Problem, mixture: Mixture, number: int, features: Any, errors: Tensor, target: Tensor
 ) -> CalibrationRows:
     """An expert's prediction of rows that are new to it, without the witness."""
     expert, log_kappa = mixture.experts[number], mixture.log_kappa[number]
@@ -78,7 +80,6 @@ def _predicted(
     columns = features.select(expert.posterior.columns)
     amplitude = amplitudes(problem.tangents, columns, blended=problem.blend is not None)
     novelty = torch.where(posterior.prior > 0, posterior.unit / posterior.prior, 1.0).clamp(0.0, 1.0)
-    zero = torch.zeros_like(errors)
     return CalibrationRows.of(
         mixture.outputs,
         residual=errors + posterior.residual_mean,
@@ -87,10 +88,7 @@ def _predicted(
         noise=expert.noise,
         novelty=novelty[:, None],
         log_kappa=log_kappa,
-        witness_mean=zero,
-        witness_precision=zero,
-        log_leverage=zero,
-        log_stated=zero,
+        target=target,
     )
 
 

@@ -19,7 +19,7 @@ from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
-from ..math.calibration import CalibrationRows
+from ..math.held_out import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
 from ..tangents.outputs import as_network, has_output_selector

@@ -27,8 +27,8 @@ from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
 from ..likelihoods import Likelihood
-from ..math.calibration import CalibrationRows
 from ..math.evidence import FactorisationError
+from ..math.held_out import CalibrationRows
 from .divide import divide, empty_cuda_cache, precompute_features
 from .leave_out import clusters_left_out
 from .options import FitOptions

@@ -22,7 +22,7 @@ from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
 from ..experts.witness_fit import extend_witness, find_witness, update_witness
-from ..math.calibration import CalibrationRows
+from ..math.held_out import CalibrationRows
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows

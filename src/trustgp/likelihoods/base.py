@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import check_share, held_out_quantile, needed_rows
+from ..math.quantiles import check_share, held_out_quantile, needed_rows
 from ..tangents.base import output_mixes
 from ..tangents.outputs import total_variance
 from .prediction import Prediction

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, StudentT
 
-from ..math.calibration import check_share
+from ..math.quantiles import check_share
 from .batch import Batch
 from .prediction import above
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import Calibration, CalibrationRows, OutlierPrior
+from ..math.calibration import Calibration, OutlierPrior
 from ..math.cross_entropy import Temperature, UsualNovelty
+from ..math.held_out import CalibrationRows
 from .base import Shape
 from .classification import Classification, Learnt
 from .prediction import ClassPrediction
@@ -23,6 +24,10 @@ class PaperRegression(Regression):
 
     uses_witness: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False
+
+    def score(self, measures: Tensor, calibrations: Any) -> Tensor:
+        """The share of the prior variance, shape [n]."""
+        return measures[:, 0].exp()
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
         """The evidence alone, about the network's output and the posterior mean; rows are not used."""

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..data.torch_modes import cpu_default
-from ..math.calibration import check_share
 from ..math.cross_entropy import two_sided
-from ..math.predictive import MAX_DF, PredictiveDistribution
+from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution
+from ..math.quantiles import check_share
 from .batch import Batch
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Prediction(Batch):
     rare: Tensor | None = None  # second moment of outliers; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
     share: float = 0.0  # of outliers
+    vague: Tensor | None = None  # weight of the distribution of the training targets; None: it has none
+    centre: Tensor | None = None  # of that distribution
     _score: Tensor | None = None
     _threshold: float | None = None
     _reference: ReferenceScores | None = None
@@ -78,9 +80,19 @@ class Prediction(Batch):
 
     @property
     def variance(self) -> Tensor:
-        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare."""
+        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare, and where there is
+        doubt that of the training targets."""
         usual = self.epistemic + self.aleatoric + self.excess
-        return usual if self.rare is None else usual + self.rare
+        usual = usual if self.rare is None else usual + self.rare
+        if self.vague is None or self.centre is None:
+            return usual
+        marginal = MARGINAL_VARIANCE * self._spread + (self.centre - self.mean).square()
+        return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
+
+    @property
+    def _spread(self) -> Tensor:
+        """Variance of outliers."""
+        return torch.zeros_like(self.mean) if self.rare is None or not self.share else self.rare / self.share
 
     @property
     def std(self) -> Tensor:
@@ -110,7 +122,7 @@ class Prediction(Batch):
         value = getattr(self, name)
         if callable(value) or isinstance(value, Prediction):
             return lambda: self._made(name)._changed(change)
-        if name in ("rare", "df") and value is not None:  # may be expanded
+        if name in ("rare", "df", "vague", "centre") and value is not None:  # may be expanded
             return change(name, value.expand_as(self.mean))
         return super()._one(name, change)
 
@@ -122,8 +134,10 @@ class Prediction(Batch):
     def score(self) -> Tensor:
         """The novelty score, higher for out-of-distribution rows, shape [n].
 
-        In regression the novelty; in classification the larger of the latent variance of the logits and its
-        share of the prior variance, each over its median on held-out rows.
+        In regression minus the logarithm of the share of held-out rows that are more novel: the mean over
+        two measures, the novelty of the witness and the distance to the nearest rows, or, without a witness,
+        share of the prior and variance. In classification the larger of the latent variance of the logits
+        and its share of the prior variance, each over its median on held-out rows.
         """
         return self.novelty if self._score is None else self._score
 
@@ -181,6 +195,8 @@ class Prediction(Batch):
             df=none + MAX_DF if self.df is None else self.df,
             share=none + self.share,
             spread=none if self.rare is None or not self.share else self.rare.double() / self.share,
+            vague=none if self.vague is None else self.vague,
+            centre=none if self.centre is None else self.centre,
         )
 
     def log_prob(self, targets: Tensor) -> Tensor:

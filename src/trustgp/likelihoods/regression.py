@@ -15,7 +15,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import KNOTS, Calibration, CalibrationRows, OutlierPrior, pooled
+from ..math.calibration import KNOTS, STATISTICS, Calibration, OutlierPrior, pooled
 from ..math.calibration_fit import (
     MANY_ROWS,
     choose_spread,
@@ -23,9 +23,10 @@ from ..math.calibration_fit import (
     fit_calibration,
     fit_growth,
     held_out_loss,
-    independent_share,
     initial_calibration,
 )
+from ..math.held_out import CalibrationRows, independent_share
+from ..math.quantiles import NUM_MEASURES, TAIL_LEVELS, TailShares
 from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import Prediction
 
@@ -35,6 +36,9 @@ MIN_WARNED, MIN_EXCESS_NLL = 50, 0.1  # rows for a warning about a calibration, 
 # Rows for a warning about the scale of targets; squared errors, over the targets' variance, of the outputs,
 # and of the same after rescaling; and the ratio of the two.
 MIN_COMPARED, MIN_ERROR, MAX_RESCALED_ERROR, MAX_RATIO = 20, 0.25, 0.1, 0.05
+COVERED, MAX_DEVIATIONS, MAX_OFF = 0.95, 4.0, 0.02  # a level, and how far off it may be: by chance, besides
+PLACES = ("", *(f" whose intervals are {which}" for which in ("narrowest", "neither", "widest")))
+BLOCKS = 10  # of held-out rows, on which the network's mean and the corrected one are compared
 # About the network's output, and about the corrected mean; and both as fitted to left-out training rows.
 Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
@@ -90,8 +94,17 @@ class Regression(Likelihood):
 
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> CalibrationRows:
         """One entry per row and output."""
-        residual = self.residual(outputs, targets.to(outputs.device))
-        return raw.calibration_rows(residual, torch.arange(residual.shape[1]))
+        targets = targets.to(outputs.device)
+        residual = self.residual(outputs, targets)
+        return raw.calibration_rows(residual, torch.arange(residual.shape[1]), targets.double())
+
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """Logarithms of the novelty measures, [n, 2]."""
+        return raw.measures()
+
+    def score(self, measures: Tensor, calibrations: Scales) -> Tensor:
+        """Minus the logarithm of the share of held-out rows that are more novel, shape [n]."""
+        return calibrations[0].nearness(measures)[1]
 
     def calibrate(
         self,
@@ -116,13 +129,15 @@ class Regression(Likelihood):
         own, corrected = _fit_both(sample, starts[0], starts[1])
         if far is not None:
             own, corrected = fit_growth(far, own), fit_growth(far, corrected)
-        return own, corrected, own, corrected
+        return own, _if_better(sample, own, corrected), own, corrected
 
     def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
         """Both scales fitted to held-out rows, starting from those of left-out training rows."""
-        before = calibrations[2:]
-        spread, share = choose_spread(rows, before[0]), independent_share(rows, shape.outputs)
-        return *_fit_both(rows, *before, spread=spread, share=share), *before
+        before, tails = calibrations[2:], TailShares.fit(rows.measures)
+        own, corrected = (replace(c, tails=tails.wider(TailShares(c.tails)).table) for c in before)
+        spread, share = choose_spread(rows, own), independent_share(rows, shape.outputs)
+        own, corrected = _fit_both(rows, own, corrected, spread=spread, share=share)
+        return own, _if_better(rows, own, corrected), *before
 
     def fitted_to_left_out(self, calibrations: Scales) -> bool:
         own, before = (state_tensors(calibrations[k]) for k in (0, 2))
@@ -137,7 +152,7 @@ class Regression(Likelihood):
         loss = held_out_loss(calibrations[0], rows)
         constant = float(0.5 * (2 * math.pi * math.e * spread).log().mean())
         if not loss > constant + MIN_EXCESS_NLL:
-            return ""
+            return _coverage_warning(rows, calibrations[0])
         return (
             f"on the held-out rows this error bar is worse than one constant noise: NLL {loss:.2f} against "
             f"{constant:.2f}. The network's errors there are unlike those on left-out training rows."
@@ -159,12 +174,15 @@ class Regression(Likelihood):
         reference: ReferenceScores | None = None,
     ) -> Prediction:
         """About the network's output; lazily, about the corrected mean, and without calibration."""
-        common = common_fields(outputs, raw, None, valid, reference)
+        own, corrected, *_ = calibrations
+        measures = self.measures(raw)
+        on_device = own.folded(measures.device, wide(outputs.dtype))[0]
+        score = self.score(measures, (on_device,) * 4)
+        common = common_fields(outputs, raw, score, valid, reference)
 
         def scaled(calibration: Calibration) -> Prediction:
             return _about(outputs, raw, calibration, common)
 
-        own, corrected, *_ = calibrations
         later = {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
         return replace(scaled(own), **later)
 
@@ -179,8 +197,8 @@ def _fit_both(
     """
     fitted = fit_calibration(rows, corrected, **options)
     candidates = [fit_calibration(rows, own, **options)]
-    if len(rows) >= MANY_ROWS * len(own.level):
-        start = replace(fitted, shift=own.shift, beyond=own.beyond, growth=own.growth)
+    if len(rows) >= MANY_ROWS * len(own.bias):
+        start = replace(fitted, shift=own.shift, vague=own.vague, growth=own.growth)
         candidates.append(fit_calibration(rows, start, **options))
     return _never_worse(rows, own, candidates, **options), _never_worse(rows, corrected, [fitted], **options)
 
@@ -193,13 +211,48 @@ def _never_worse(
     return min(candidates, key=lambda one: held_out_loss(one, rows))
 
 
+def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
+    """Whether the 95 % interval covers more or fewer held-out rows than chance allows, overall or in thirds
+    of its width."""
+    outputs = len(calibration.bias)
+    if not torch.equal(rows.output.cpu(), torch.arange(outputs).repeat(len(rows) // outputs)):
+        return ""  # some rows have not all outputs
+    names = [field.name for field in fields(LatentPrediction) if field.name not in ("expert", "nearest")]
+    values = {name: getattr(rows, name).reshape(-1, outputs) for name in names}
+    residual, expert = rows.residual.reshape(-1, outputs), rows.output.reshape(-1, outputs)[:, :1]
+    raw = LatentPrediction(**values, expert=expert, nearest=rows.measures[::outputs])
+    zeros = torch.zeros_like(residual)
+    distribution = _about(zeros, raw, calibration, common_fields(zeros, raw, None, None, None)).distribution
+    inside = (distribution.within(residual.abs()) <= COVERED).double().flatten()
+    independent = independent_share(rows, outputs) * len(residual)
+    order = distribution.scale.flatten().argsort()
+    for part, where in zip((order, *order.tensor_split(3)), PLACES, strict=True):
+        chance = MAX_DEVIATIONS * (COVERED * (1.0 - COVERED) * len(order) / len(part) / independent) ** 0.5
+        share = float(inside[part].mean())
+        if abs(share - COVERED) > chance + MAX_OFF:
+            return (
+                f"the {100 * COVERED:.0f} % interval covers {100 * share:.0f} % of the held-out rows{where}; "
+                "pass more validation rows, or use model.conformal(rows) for intervals of a guaranteed level."
+            )
+    return ""
+
+
+def _if_better(rows: CalibrationRows, own: Calibration, corrected: Calibration) -> Calibration:
+    """The corrected mean, or the network's own where blocks of held-out rows cannot tell which is better."""
+    blocks = [block for block in torch.arange(len(rows)).tensor_split(BLOCKS) if len(block)]
+    gains = [held_out_loss(own, part) - held_out_loss(corrected, part) for part in map(rows.subset, blocks)]
+    mean, deviation = torch.tensor(gains).mean(), torch.tensor(gains).std(correction=0)
+    better = float(mean) > float(deviation) / len(gains) ** 0.5
+    return corrected if better else replace(own, vague=corrected.vague)
+
+
 def _about(
     outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
 ) -> Prediction:
     """The distribution about the network's output, or about the corrected mean."""
-    c, logs, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
-    dtype, variance = rare.dtype, raw.epistemic + raw.noise
-    scale = c.scale(raw.novelty, raw.log_kappa, variance, raw.log_leverage, *logs)
+    c, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
+    dtype, variance, nearness = rare.dtype, raw.epistemic + raw.noise, c.nearness(raw.measures())[0][:, None]
+    scale = c.scale(raw, nearness)
     expected, left = pooled(
         c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
     )
@@ -213,45 +266,56 @@ def _about(
         "rare": _like(rare.expand_as(expected), outputs, dtype),
     }
     finite = torch.isfinite(reduce(add, variances.values()))  # overflow makes a row invalid
+    common, marginal = _masked(common, finite.reshape(outputs.shape[0], -1).all(dim=1)), {}
+    if c.vague:
+        novel = torch.where(common["valid"][:, None], 1.0 - nearness, 0.0)
+        marginal["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
+        marginal["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
     return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
         mean=outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs,
         **variances,
+        **marginal,
         df=_like(c.df.expand_as(expected), outputs, dtype),
         share=c.share,
-        **_masked(common, finite.reshape(outputs.shape[0], -1).all(dim=1)),
+        **common,
     )
 
 
 def _masked(common: dict[str, Any], finite: Tensor) -> dict[str, Any]:
     """The common fields, blank for rows [n] that are not finite."""
-    valid, blank = common["valid"] & finite, {"novelty": 1.0, "_score": 1.0, "expert": -1}
+    valid, blank = common["valid"] & finite, {"novelty": 1.0, "_score": torch.inf, "expert": -1}
     each = {k: valid.reshape(-1, *[1] * (common[k].ndim - 1)) for k in blank}
     return common | {k: torch.where(each[k], common[k], v) for k, v in blank.items()} | {"valid": valid}
 
 
 def plain_calibration(calibration: Calibration) -> Calibration:
     """The evidence alone: no fitted scale, no excess; the variance of the targets is kept."""
-    flat = Calibration.default(len(calibration.level), shift=0.0)
-    sizes = {"spread": calibration.spread, "constant": calibration.constant}
-    return replace(flat, fade=NONE, excess=NONE, trust=torch.zeros_like(flat.trust), **sizes)
+    flat, novel = Calibration.default(len(calibration.bias), shift=0.0), TailShares.novel().table
+    trust = torch.zeros_like(flat.trust)
+    sizes = {"spread": calibration.spread, "level": calibration.level}
+    return replace(flat, excess=NONE, trust=trust, tails=novel, **sizes)
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
-    values, sizes = {}, {"growth": (len(KNOTS),)}
-    sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread", "extent"), (outputs,))
+    old = "fade" in reader.matching(prefix)
+    reader.require(not old, prefix + "fade", "is of an earlier form of the calibration; fit the model again")
+    values, sizes = (
+        {},
+        {
+            "growth": (len(KNOTS),),
+            "weights": (len(STATISTICS),),
+            "tails": (3, NUM_MEASURES, len(TAIL_LEVELS)),
+        },
+    )
+    sizes |= dict.fromkeys(("bias", "trust", "df", "spread", "centre", "level"), (outputs,))
     for field in fields(Calibration):
-        if field.name == "leverage" and not reader.matching(f"{prefix}leverage"):  # files of version 2
-            values["leverage"] = NONE
-            continue
         values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))
-    for name in ("fade", "onset", "excess", "trust", "spread", "leverage"):
+    for name in ("weights", "excess", "trust", "spread", "level"):
         reader.require(values[name] >= 0, prefix + name, "must not be negative")
-    for name, least in (("reach", 1e-300), ("beyond", 1e-300), ("varying", 0.0)):
-        reader.require(least <= float(values[name]) <= 1, prefix + name, "must lie between 0 and 1")
-    reader.require(0 <= float(values["share"]) < 1, prefix + "share", "must lie between 0 and 1")
-    for name in ("level", "constant", "extent"):
-        reader.require(values[name] > 0, prefix + name, "must be positive")
+    for name in ("share", "vague"):
+        reader.require(0 <= float(values[name]) < 1, prefix + name, "must lie between 0 and 1")
+    reader.require(values["tails"][1:] >= 0, prefix + "tails", "must not decrease")
     reader.require(values["df"] > 2, prefix + "df", "must be more than 2")
     return Calibration(**values)
 

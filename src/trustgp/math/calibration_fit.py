@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .calibration import (
+    FAR_NOVELTY,
     KNOTS,
     MAX_LOG_SCALE,
-    MAX_SUPPORT,
-    MAX_VARIANCE,
     MIN_SUPPORT,
+    STATISTICS,
     Calibration,
-    CalibrationRows,
     OutlierPrior,
-    support_quantile,
 )
-from .predictive import MAX_DF
+from .held_out import CalibrationRows, constant_noise, mean_by_output
+from .predictive import MARGINAL_DF, MARGINAL_UNIT, MAX_DF
+from .quantiles import TailShares
 from .search import MAX_LOG_STEP, minimise_from_zero
 
 PRIOR_STD = 1.0  # standard deviation of the Gaussian prior about the start, in logarithms
@@ -30,52 +29,57 @@ MANY_ROWS, FOLDS, PRIOR_STDS = 300, 3, (0.1, 0.3, PRIOR_STD)
 MAX_STEPS, FOLD_STEPS, TOLERANCE = 100, 15, 1e-5  # of the search; FOLD_STEPS in cross-validation
 MAX_ENTRIES, MAX_FAR_ENTRIES = 2**13, 2**11  # held-out entries, and those of clusters, in a fit
 EFFECTIVE_FAR_ROWS = 40  # independent rows that the latter count as
-MIN_FAR_NOVELTY = 0.1  # A is 0 below this novelty
 MAX_GROWTH = 4.0  # of A
+INITIAL_VAGUE, VAGUE_STD = 0.75, 0.3  # q, and the deviation of its prior in log odds
 MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
-BLOCKS, MIN_BLOCK_ROWS = (4, 8, 16, 32, 64), 4  # of consecutive rows whose means are compared
-INITIAL_VARYING = 0.95  # gamma
-INITIAL_LEVERAGE = 0.3  # w
-FLAT_ONSET = 1e4  # b, of a noise that is constant up to a novelty of almost 1
-SHARED, PER_OUTPUT = (
-    ("fade", "onset", "excess", "leverage"),
-    ("level", "trust", "constant", "df"),
-)  # all, each
-FREE = (*SHARED, *PER_OUTPUT, "weight", "varying", "growth")
+INITIAL_WEIGHTS = (0.95, 0.3, 0.1, 0.3)  # w of the `STATISTICS`
+SHARED, PER_OUTPUT = ("excess",), ("trust", "df", "bias")  # beside the weights and v: all, each
+FREE = ("weights", *SHARED, *PER_OUTPUT, "weight", "growth", "vague")
+ENTRIES = ("output", "nearness", "statistics", "marginal", "witness_precision")
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
     """Mean negative log likelihood of held-out rows."""
-    return loss_and_slopes(_arrays(calibration), _arrays(rows))[0]
+    return loss_and_slopes(_arrays(calibration), entries_of(calibration, rows))[0]
 
 
-def _arrays(tensors: Calibration | CalibrationRows) -> dict[str, np.ndarray]:
-    return {field.name: getattr(tensors, field.name).numpy() for field in fields(tensors)}
+def _arrays(calibration: Calibration) -> dict[str, np.ndarray]:
+    return {field.name: getattr(calibration, field.name).numpy() for field in fields(calibration)}
+
+
+def entries_of(calibration: Calibration, rows: CalibrationRows) -> dict[str, np.ndarray]:
+    """Held-out rows with what free parameters do not change: statistics [L, S], u, log E, and the log density
+    of the distribution of the training targets."""
+    entries = {field.name: getattr(rows, field.name).numpy() for field in fields(rows)}
+    variance = entries["epistemic"] + entries["noise"]
+    spread, centre = (c[rows.output].numpy() for c in (calibration.spread, calibration.centre))
+    with np.errstate(all="ignore"):
+        log_variance = np.log(variance)
+        away = np.log1p((entries["target"] - centre) ** 2 / (MARGINAL_DF * spread))
+        marginal = MARGINAL_UNIT - 0.5 * (MARGINAL_DF + 1.0) * away - 0.5 * np.log(spread)
+    others = [entries[name] for name in STATISTICS[1:]]
+    statistics = np.stack([log_variance + entries["log_kappa"], *others], axis=1)
+    nearness = calibration.nearness(rows.measures)[0].numpy()
+    values = {"nearness": nearness, "log_variance": log_variance, "statistics": statistics}
+    return entries | values | {"marginal": marginal}
 
 
 @np.errstate(all="ignore")  # a line search may try steps that overflow
 def loss_and_slopes(
     c: dict[str, np.ndarray], rows: dict[str, np.ndarray]
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """Mean negative log likelihood of rows, and its gradient in the parameters `FREE`.
+    """Mean negative log likelihood of `entries_of` rows, and its gradient in the parameters `FREE`.
 
     Letters are as in `Calibration`. A fit takes hundreds of evaluations on few rows, for which automatic
     differentiation is three to four times slower.
     """
-    output, nu, p = rows["output"], rows["novelty"], rows["witness_precision"]
-    level, trust, constant, df, spread, extent = (
-        c[name][output] for name in ("level", "trust", "constant", "df", "spread", "extent")
-    )
+    output, nearness, statistics, marginal, p = (rows[k] for k in ENTRIES)
+    bias, trust, df, spread = (c[name][output] for name in ("bias", "trust", "df", "spread"))
     # log V
-    variance = rows["epistemic"] + rows["noise"]
-    fading = np.maximum(np.maximum(nu / c["reach"], variance / extent), 1.0)
-    way = _way(nu, c["beyond"])
-    power, gamma = nu ** c["onset"], c["varying"]
-    nearness, noise = (1.0 - power) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
-    own = np.log(level) + c["fade"] * rows["log_kappa"]
-    fitted = gamma * own + (1.0 - gamma) * noise + c["leverage"] * rows["log_leverage"]
-    exponent = nearness * fitted + way @ c["growth"]
-    v = variance * np.exp(np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
+    way = _way(rows["novelty"])
+    far = rows["log_variance"] + way @ c["growth"]
+    exponent = nearness * (bias + statistics @ c["weights"]) + (1.0 - nearness) * far - rows["log_variance"]
+    v = np.exp(rows["log_variance"] + np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
     # mu and L V
     g = np.nan_to_num(trust * p * v, nan=0.0)
     more, square = 1.0 + g, 1.0 + g * g
@@ -88,7 +92,11 @@ def loss_and_slopes(
     usual = np.log1p(-c["share"]) + both
     rare = np.log(c["share"]) - 0.5 * (np.log(2 * math.pi * total) + error * error / total)
     density = np.logaddexp(usual, rare)
-    inlying, share = np.exp(usual - density), np.exp(rare - density)
+    # with the distribution of the training targets
+    vague = c["vague"] * (1.0 - nearness) * (spread > 0)
+    aware = np.log1p(-vague) + density
+    mixed = np.where(vague > 0, np.logaddexp(aware, np.log(vague) + marginal), density)
+    inlying, share = (np.exp(aware - density + part - mixed) for part in (usual, rare))
     by_total = 0.5 * share * (error * error / total - 1.0) / total
     by_error = inlying * by_error - share * error / total
     by_offset = inlying * by_offset + 2.0 * by_total * offset
@@ -97,21 +105,18 @@ def loss_and_slopes(
     by_mu = weight * by_offset - shift * by_error
     by_g = by_mu * (rows["witness_mean"] - mu) / more + by_left * (1.0 / more - 2.0 * g / square)
     by_v = np.where(np.abs(exponent) < MAX_LOG_SCALE, by_left + by_g * g, 0.0)
-    log_nu = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
     entries = {
-        "fade": by_v * nearness * gamma * rows["log_kappa"],
-        "onset": -by_v * fitted * power * log_nu / fading,
-        "level": by_v * nearness * gamma / level,
-        "excess": by_offset * offset / (2.0 * c["excess"]),
+        "weights": (by_v * nearness)[:, None] * statistics,
+        "bias": by_v * nearness,
+        "excess": by_offset * offset / np.maximum(2.0 * c["excess"], 1e-300),  # may be 0
         "weight": by_mu * rows["residual_mean"] / more,
         "trust": by_g * np.nan_to_num(p * v, nan=0.0),
-        "varying": by_v * nearness * (own - noise),
-        "constant": by_v * nearness * (1.0 - gamma) / constant,
-        "growth": by_v[:, None] * way,
-        "leverage": by_v * nearness * rows["log_leverage"],
+        "growth": (by_v * (1.0 - nearness))[:, None] * way,
         "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
+        "vague": (1.0 - nearness)
+        * np.where(spread > 0, np.exp(marginal - mixed) - np.exp(density - mixed), 0.0),
     }
-    return -float(density.mean()), {k: -_gathered(v, c[k], output) / len(nu) for k, v in entries.items()}
+    return -float(mixed.mean()), {k: -_gathered(v, c[k], output) / len(nearness) for k, v in entries.items()}
 
 
 def _on_both_sides(
@@ -143,10 +148,9 @@ def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.n
     return entries.sum(axis=0)
 
 
-def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
+def _way(novelty: np.ndarray) -> np.ndarray:
     """Weights of the values at the knots in A(nu), shape [L, K]."""
-    way = np.log(np.maximum(novelty, MIN_SUPPORT)) / np.log(np.minimum(beyond, MAX_SUPPORT))
-    way = 1.0 - np.clip(way, 0.0, 1.0)
+    way = 1.0 - np.clip(np.log(np.maximum(novelty, MIN_SUPPORT)) / math.log(FAR_NOVELTY), 0.0, 1.0)
     knots = (0.0, *KNOTS)
     return np.stack([np.interp(way, knots, row) for row in np.eye(len(knots))[1:]], axis=1)
 
@@ -154,26 +158,15 @@ def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
 def initial_calibration(
     rows: CalibrationRows, num_outputs: int, *, corrected: bool, outliers: OutlierPrior | None = None
 ) -> Calibration:
-    """The start of a fit to held-out rows."""
+    """The start of a fit to held-out rows: on average the experts' variance, scaled as left-out rows ask."""
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, outliers=outliers)
-    varying, df = torch.tensor(INITIAL_VARYING, dtype=torch.float64), torch.full_like(start.df, INITIAL_DF)
-    leverage = torch.full_like(varying, INITIAL_LEVERAGE * bool(rows.log_leverage.any()))
-    return replace(
-        start, varying=varying, df=df, constant=constant_noise(rows, num_outputs), leverage=leverage
-    )
-
-
-def independent_share(rows: CalibrationRows, num_outputs: int) -> float:
-    """The share of held-out rows, in their order, that are independent observations of the scale: that of the
-    variance of squared residuals in the variance of their means over blocks of consecutive rows."""
-    n = len(rows) // num_outputs
-    squared = (rows.residual.square() / constant_noise(rows, num_outputs)[rows.output]).double()
-    mean = squared[: n * num_outputs].reshape(n, num_outputs).mean(dim=1)
-    shares = [1.0]
-    for blocks in (count for count in BLOCKS if n >= MIN_BLOCK_ROWS * count):
-        means = torch.stack([block.mean() for block in mean.tensor_split(blocks)])
-        shares.append(float(mean.var() / means.var().clamp_min(1e-300)) * blocks / n)
-    return max(min(shares), 1.0 / max(n, 1))
+    statistics = torch.from_numpy(entries_of(start, rows)["statistics"])
+    weights = torch.tensor(INITIAL_WEIGHTS, dtype=torch.float64) * statistics.any(dim=0)
+    bias = mean_by_output(rows, statistics[:, 0] - statistics @ weights, num_outputs)
+    vague = torch.full_like(start.vague, INITIAL_VAGUE * corrected * (outliers is not None))
+    df, tails = torch.full_like(start.df, INITIAL_DF), TailShares.fit(rows.measures).table
+    level = constant_noise(rows, num_outputs)
+    return replace(start, weights=weights, bias=bias, df=df, vague=vague, tails=tails, level=level)
 
 
 def fit_calibration(
@@ -184,44 +177,43 @@ def fit_calibration(
     steps: int = MAX_STEPS,
     share: float = 1.0,
 ) -> Calibration:
-    """All parameters but A, by maximum a posteriori on held-out rows.
+    """All parameters but A and q, by maximum a posteriori on held-out rows.
 
     Each logarithm has a Gaussian prior about its start, of standard deviation `spread`, which matters little
-    with a few hundred independent rows; only this `share` of them is.
+    with a few hundred independent rows; only this `share` of them is. Statistics are centred, so that the
+    prior of b is one of the level.
     """
-    start = replace(start, reach=support_quantile(rows.novelty), extent=_extent(rows, start.extent))
     count, rows = len(rows), rows.sample(MAX_ENTRIES)
     # an output without any error would drive the shared parameters to their bounds
-    rows = rows.subset(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
+    rows = rows.subset(mean_by_output(rows, rows.residual.square(), len(start.bias))[rows.output] > 0)
     if not len(rows):
         return start
     # about the network's own output, without a witness, only the product v^2 w is identified
     identified = bool(start.shift) or bool((rows.witness_precision > 0).any())
-
-    initial, entries = _arrays(start), _arrays(rows)
+    initial, entries = _arrays(start), entries_of(start, rows)
+    centre = torch.from_numpy(entries["statistics"]).T
+    centre = np.stack([mean_by_output(rows, column, len(start.bias)).numpy() for column in centre], axis=1)
+    sizes = np.cumsum([len(STATISTICS), len(SHARED), *[len(start.bias)] * len(PER_OUTPUT)])
 
     def at(free: np.ndarray) -> dict[str, np.ndarray]:
-        free = np.clip(free, -MAX_LOG_STEP, MAX_LOG_STEP)
-        few, each = np.split(np.exp(free[:-2]), [len(SHARED)])
-        each = each.reshape(len(PER_OUTPUT), -1)
-        factors = zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
-        values = {name: initial[name] * factor for name, factor in factors}
-        values["df"] = np.minimum(MIN_DF + (initial["df"] - MIN_DF) * each[-1], MAX_DF)
-        constant_share = 1.0 - initial["varying"]
-        values["varying"] = initial["varying"] / (initial["varying"] + constant_share * np.exp(-free[-2]))
-        return initial | values | {"weight": initial["weight"] + identified * free[-1]}
+        weights, few, trust, df, bias, weight = np.split(np.clip(free, -MAX_LOG_STEP, MAX_LOG_STEP), sizes)
+        values = {"weights": initial["weights"] * np.exp(weights), "trust": initial["trust"] * np.exp(trust)}
+        values["excess"] = initial["excess"] * np.exp(few[0])
+        values["df"] = np.minimum(MIN_DF + (initial["df"] - MIN_DF) * np.exp(df), MAX_DF)
+        values["bias"] = initial["bias"] + bias - centre @ (values["weights"] - initial["weights"])
+        return initial | values | {"weight": initial["weight"] + identified * weight[0]}
 
     @np.errstate(all="ignore")
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
         loss, slopes = loss_and_slopes(now, entries)
-        rates = now | {"df": now["df"] - MIN_DF, "varying": now["varying"] * (1.0 - now["varying"])}
-        rates["weight"] = np.asarray(float(identified))
-        slope = [np.ravel(slopes[name] * rates[name]) for name in (*SHARED, *PER_OUTPUT, "varying", "weight")]
+        weights = (slopes["weights"] - slopes["bias"] @ centre) * now["weights"]
+        each = [slopes["trust"] * now["trust"], slopes["df"] * (now["df"] - MIN_DF), slopes["bias"]]
+        slope = [weights, slopes["excess"] * now["excess"], *each, slopes["weight"] * identified]
         pull, within = free / spread**2 / (share * count), np.abs(free) < MAX_LOG_STEP
-        return loss + 0.5 * float(free @ pull), np.concatenate(slope) * within + pull
+        return loss + 0.5 * float(free @ pull), np.concatenate([*map(np.ravel, slope)]) * within + pull
 
-    place = minimise_from_zero(penalised, 4 * len(start.level) + 6, max_iter=steps, tolerance=TOLERANCE)
+    place = minimise_from_zero(penalised, int(sizes[-1]) + 1, max_iter=steps, tolerance=TOLERANCE)
     if place is None:
         return start
     return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(place).items()})
@@ -229,70 +221,52 @@ def fit_calibration(
 
 def constant_calibration(rows: CalibrationRows, start: Calibration, **options: Any) -> Calibration:
     """One constant noise with tails for each output, about the same mean, as far as held-out rows reach."""
-    none, constant = torch.zeros_like(start.fade), constant_noise(rows, len(start.trust))
-    flat = dict.fromkeys(("varying", "excess", "leverage", "weight"), none) | {"trust": 0.0 * constant}
-    support = torch.maximum(start.beyond, support_quantile(rows.novelty)).clamp_max(MAX_SUPPORT)
-    flat = replace(start, **flat, onset=none + FLAT_ONSET, constant=constant, beyond=support)
-    return fit_calibration(rows, flat, **options)
-
-
-def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
-    """E_0 of each output [C]; as before for outputs without rows."""
-    variance, extent = rows.epistemic + rows.noise, before.clone()
-    for output in rows.output.unique().tolist():
-        extent[output] = support_quantile(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
-    return extent
+    none, noise = torch.zeros_like(start.excess), constant_noise(rows, len(start.bias))
+    flat = {"excess": none, "weight": none, "trust": 0.0 * noise, "weights": 0.0 * start.weights}
+    return fit_calibration(rows, replace(start, **flat, bias=noise.log()), **options)
 
 
 def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
     """The standard deviation of the prior, by cross-validation in thirds; with many rows the largest."""
-    n = len(rows) // len(start.level)
-    fold = (torch.arange(len(rows)) // len(start.level)) * FOLDS // max(n, 1)
+    n = len(rows) // len(start.bias)
+    fold = (torch.arange(len(rows)) // len(start.bias)) * FOLDS // max(n, 1)
     parts = [(rows.subset(fold != k), rows.subset(fold == k)) for k in fold.unique().tolist()]
-    if n >= MANY_ROWS:
-        return PRIOR_STD
-    if len(parts) < FOLDS:
-        return PRIOR_STDS[0]
+    if n >= MANY_ROWS or len(parts) < FOLDS:
+        return PRIOR_STD if n >= MANY_ROWS else PRIOR_STDS[0]
 
     def cross_validated(spread: float) -> float:
-        fits = (
-            (fit_calibration(train, start, spread=spread, steps=FOLD_STEPS), test) for train, test in parts
-        )
-        return sum(len(test) * held_out_loss(one, test) for one, test in fits)
+        options = {"spread": spread, "steps": FOLD_STEPS}
+        return sum(len(b) * held_out_loss(fit_calibration(a, start, **options), b) for a, b in parts)
 
     return min(PRIOR_STDS, key=cross_validated)
 
 
 def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
-    """A by maximum a posteriori on clusters that were left out: correlated rows, which count as few."""
-    start = replace(start, beyond=start.reach.clamp(MIN_FAR_NOVELTY, MAX_SUPPORT))
-    rows = rows.subset(rows.novelty > start.beyond).sample(MAX_FAR_ENTRIES)
+    """A, and q where it is not 0, by maximum a posteriori on clusters that were left out: correlated rows,
+    which count as few, all of them far from the data."""
+    rows = rows.subset(rows.novelty > FAR_NOVELTY).sample(MAX_FAR_ENTRIES)
     if not len(rows):
         return start
+    start = replace(start, growth=torch.zeros_like(start.growth))
+    initial, entries = _arrays(start), entries_of(replace(start, tails=TailShares.novel().table), rows)
+    odds = float(start.vague / (1.0 - start.vague))
 
-    initial, entries = _arrays(start), _arrays(rows)
+    def at(free: np.ndarray) -> dict[str, np.ndarray]:
+        vague = odds * np.exp(free[-1]) / (1.0 + odds * np.exp(free[-1]))
+        return {
+            "growth": MAX_GROWTH * np.tanh(free[:-1] / MAX_GROWTH),
+            "vague": np.asarray(vague),
+        }
 
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
-        share = np.tanh(free / MAX_GROWTH)
-        loss, slopes = loss_and_slopes(initial | {"growth": MAX_GROWTH * share}, entries)
-        pull = free / PRIOR_STD**2 / EFFECTIVE_FAR_ROWS
-        return loss + 0.5 * float(free @ pull), slopes["growth"] * (1.0 - share**2) + pull
+        now = at(free)
+        loss, slopes = loss_and_slopes(initial | now, entries)
+        growth = slopes["growth"] * (1.0 - (now["growth"] / MAX_GROWTH) ** 2)
+        slope = np.append(growth, slopes["vague"] * now["vague"] * (1.0 - now["vague"]))
+        pull = free / np.array([PRIOR_STD] * len(KNOTS) + [VAGUE_STD]) ** 2 / EFFECTIVE_FAR_ROWS
+        return loss + 0.5 * float(free @ pull), slope + pull
 
-    place = minimise_from_zero(penalised, len(KNOTS), max_iter=MAX_STEPS, tolerance=TOLERANCE)
-    growth = start.growth if place is None else torch.from_numpy(MAX_GROWTH * np.tanh(place / MAX_GROWTH))
-    return replace(start, growth=growth)
-
-
-def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:
-    """Mean of values [L] of each output, shape [C]; 0 without rows."""
-    total = torch.zeros(num_outputs, dtype=torch.float64).index_add(0, rows.output, values.double())
-    return total / torch.bincount(rows.output, minlength=num_outputs).clamp_min(1)
-
-
-def constant_noise(rows: CalibrationRows, num_outputs: int) -> Tensor:
-    """Mean squared residual of each output, shape [C]; mean E where that is 0, and 1 without rows."""
-    squared, expected = (
-        mean_by_output(rows, values, num_outputs)
-        for values in (rows.residual.square(), rows.epistemic + rows.noise)
+    place = minimise_from_zero(penalised, len(KNOTS) + 1, max_iter=MAX_STEPS, tolerance=TOLERANCE)
+    return (
+        start if place is None else replace(start, **{k: torch.from_numpy(v) for k, v in at(place).items()})
     )
-    return torch.where(squared > 0, squared, torch.where(expected > 0, expected, 1.0))

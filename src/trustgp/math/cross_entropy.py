@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.trees import moved
-from .calibration import HeldOutRows
+from .held_out import HeldOutRows
 from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
 # H is singular along (1, ..., 1), and nearly so for confident predictions. This is added to its diagonal and

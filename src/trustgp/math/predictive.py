@@ -4,7 +4,8 @@ r"""The distribution of a target: a Student-t on both sides of the mean, and out
 
 where f is the mean, T a Student-t density of scale s with df degrees of freedom, d the expected distance of
 the target from f (on either side, so that f stays the mean), and u the variance of the first part: outliers,
-a share pi of the rows, have a variance larger by W.
+a share pi of the rows, have a variance larger by W. With probability q the target comes from the distribution
+of the training targets instead: a Student-t about their centre, with scale sqrt(W).
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, StudentT, constraints
 
 MAX_DF = 1e6  # beyond, a Student-t is a Gaussian
+MARGINAL_DF = 3.0  # of the distribution of the training targets, whose scale is their deviation
+MARGINAL_UNIT = -math.log(math.sqrt(3.0) * math.pi / 2.0)  # log density of its unit at 0
+MARGINAL_VARIANCE = MARGINAL_DF / (MARGINAL_DF - 2.0)  # over the targets'
 MAX_STEPS, TOLERANCE = 80, 1e-10  # of the search for a quantile
 NODES = 20  # of quadrature, in each part
+NONE = torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +43,9 @@ class PredictiveDistribution(Distribution):
     df: Tensor  # above 2
     share: Tensor  # pi
     spread: Tensor  # W
+    vague: Tensor = NONE  # q
+    centre: Tensor = NONE  # of the training targets
+    _mixed = False  # whether q is not 0
 
     arg_constraints = {  # noqa: RUF012  # pyright: ignore
         "loc": constraints.real,
@@ -46,15 +54,18 @@ class PredictiveDistribution(Distribution):
         "df": constraints.greater_than(2.0),
         "share": constraints.unit_interval,
         "spread": constraints.nonnegative,
+        "vague": constraints.unit_interval,
+        "centre": constraints.real,
     }
     support = constraints.real  # pyright: ignore
 
     def __post_init__(self) -> None:
-        wide = (getattr(self, name).detach().double() for name in self.arg_constraints)
+        wide = (getattr(self, name).detach().double().to(self.loc.device) for name in self.arg_constraints)
         values = dict(zip(self.arg_constraints, torch.broadcast_tensors(*wide), strict=True))
         # parameters of invalid rows are infinite or NaN: they are not validated
         shapes = {"_batch_shape": values["loc"].shape, "_event_shape": torch.Size(), "_validate_args": False}
-        vars(self).update(values, **shapes)
+        mixed = bool((values["vague"] > 0).any())
+        vars(self).update(values, **shapes, _mixed=mixed)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> PredictiveDistribution:
         """The same for more entries."""
@@ -63,28 +74,57 @@ class PredictiveDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """f."""
+        """f, also in doubt: then it is that of the first part."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        r""":math:`s^2 \, df / (df - 2) + d^2 + \pi W`."""
-        return self._usual() + self.share * self.spread
+        r""":math:`s^2 \, df / (df - 2) + d^2 + \pi W`; in doubt the second moment about f."""
+        usual = self._usual() + self.share * self.spread
+        marginal = MARGINAL_VARIANCE * self.spread + (self.centre - self.loc).square()
+        return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
+
+    @property
+    def _trusting(self) -> PredictiveDistribution:
+        """The same without doubt."""
+        return replace(self, vague=torch.zeros_like(self.vague))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the targets, in nats; minus infinity for invalid rows."""
-        error = value.double() - self.mean
+        error = value.double() - self.loc
         density = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
+        if self._mixed:
+            marginal = StudentT(MARGINAL_DF, self.centre, self.spread.sqrt(), False).log_prob(value.double())
+            both = torch.log(self.vague) + marginal
+            density = torch.where(
+                self.vague > 0,
+                torch.logaddexp(torch.log1p(-self.vague) + density, both),
+                density,
+            )
         return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), density, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y <= y)."""
-        error = value.double() - self.mean
-        return 0.5 * (1.0 + error.sign() * self.within(error.abs()))
+        error = value.double() - self.loc
+        usual = 0.5 * (1.0 + error.sign() * self._within(error.abs()))
+        if not self._mixed:
+            return usual
+        from scipy import special  # slow to import
+
+        away = ((value.double() - self.centre) / self.spread.sqrt()).cpu().numpy()
+        marginal = torch.from_numpy(np.asarray(special.stdtr(MARGINAL_DF, away))).to(usual.device)
+        return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
+
+    def within(self, distance: Tensor) -> Tensor:
+        """P(|Y - mean| <= z); 0 where the scale is infinite."""
+        if not self._mixed:
+            return self._within(distance)
+        inside = self.cdf(self.mean + distance) - self.cdf(self.mean - distance)
+        return torch.where(torch.isfinite(self.scale), inside, 0.0)
 
     @np.errstate(invalid="ignore", over="ignore")  # where the scale is infinite
-    def within(self, distance: Tensor) -> Tensor:
-        """P(|Y - f| <= z); 0 where the scale is infinite."""
+    def _within(self, distance: Tensor) -> Tensor:
+        """P(|Y - f| <= z) without doubt; 0 where the scale is infinite."""
         from scipy import special  # slow to import
 
         z, d, s, df, far = self._arrays(distance)
@@ -102,7 +142,7 @@ class PredictiveDistribution(Distribution):
         for _ in range(MAX_STEPS):  # Newton steps; outside the bracket, expansion or bisection
             gap = self.within(z) - level
             low, high = torch.where(gap < 0, z, low), torch.where(gap < 0, high, z)
-            step = z - 0.5 * gap * torch.exp(-self.log_prob(self.mean + z))
+            step = z - gap / (self.log_prob(self.mean + z).exp() + self.log_prob(self.mean - z).exp())
             safe = torch.where(torch.isinf(high), 4.0 * z, 0.5 * (low + high))
             new = torch.where((step > low) & (step < high) & (step < 16.0 * z), step, safe)
             moved, z = (new - z).abs() > TOLERANCE * new, new
@@ -113,10 +153,25 @@ class PredictiveDistribution(Distribution):
     def icdf(self, value: float | Tensor) -> Tensor:
         """y with P(Y <= y) = q, in (0, 1)."""
         q = torch.as_tensor(value, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
+        if self._mixed:
+            return self._between(q)
         side = (q - 0.5).sign()
         # at the median the half width is 0, and 0 is no valid level
         half = self.half_width((2.0 * q - 1.0).abs().clamp(min=torch.finfo(q.dtype).tiny))
         return self.mean + torch.where(side == 0, 0.0, side * half)
+
+    def _between(self, q: Tensor) -> Tensor:
+        """The quantile by bisection: it lies between those of the two parts."""
+        from scipy import special
+
+        marginal = torch.from_numpy(np.asarray(special.stdtrit(MARGINAL_DF, q.cpu().numpy()))).to(q.device)
+        ends = self._trusting.icdf(q), self.centre + self.spread.sqrt() * marginal
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+        for _ in range(MAX_STEPS):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle) < q
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return torch.where(self.vague > 0, 0.5 * (low + high), ends[0])
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draws, shape [*sample_shape, ...]."""
@@ -130,7 +185,12 @@ class PredictiveDistribution(Distribution):
         student = drawn(torch.randn) / (torch.from_numpy(chi).to(device) / self.df).sqrt()
         usual = torch.where(drawn(torch.rand) < 0.5, -self.offset, self.offset) + self.scale * student
         far = (self.spread + self._usual()).sqrt() * drawn(torch.randn)
-        return self.mean + torch.where(drawn(torch.rand) < self.share, far, usual)
+        drawn_usual = self.loc + torch.where(drawn(torch.rand) < self.share, far, usual)
+        if not self._mixed:
+            return drawn_usual
+        chi = torch.from_numpy(np.random.default_rng(seed + 1).chisquare(MARGINAL_DF, size=shape)).to(device)
+        marginal = self.centre + self.spread.sqrt() * drawn(torch.randn) / (chi / MARGINAL_DF).sqrt()
+        return torch.where(drawn(torch.rand) < self.vague, marginal, drawn_usual)
 
     @np.errstate(invalid="ignore", over="ignore")
     def crps(self, targets: Tensor) -> Tensor:
@@ -141,7 +201,7 @@ class PredictiveDistribution(Distribution):
         """
         from scipy import special
 
-        error = (targets.double() - self.mean).abs()
+        error = (targets.double() - self.loc).abs()
         z, d, s, df, far = self._arrays(error)
         share = self.share.cpu().numpy()
         usual = 0.5 * s * (_mean_distance((z - d) / s, df) + _mean_distance((z + d) / s, df))
@@ -149,11 +209,18 @@ class PredictiveDistribution(Distribution):
         gross = unit * special.erf(unit / math.sqrt(2.0)) + math.sqrt(2.0 / math.pi) * np.exp(-0.5 * unit**2)
         gross = far * gross
         first = torch.from_numpy(np.asarray((1.0 - share) * usual + share * gross)).to(error.device)
+        if self._mixed:
+            root = self.spread.sqrt()
+            away = ((targets.double() - self.centre) / root).abs().cpu().numpy()
+            marginal = torch.from_numpy(_mean_distance(away, np.full_like(away, MARGINAL_DF))).to(root) * root
+            first = torch.where(self.vague > 0, first + self.vague * (marginal - first), first)
         score = first - self._half_difference()
         return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), score, torch.inf)
 
     def _half_difference(self) -> Tensor:
         """E|Y - Y'| / 2."""
+        if self._mixed:
+            return self._mixed_half_difference()
         d, s = self.offset, self.scale
         # Outliers change the tail too sharply in u for one part. Beyond the last end less than 1e-7 of the
         # integral is left, also with heavy tails.
@@ -172,6 +239,21 @@ class PredictiveDistribution(Distribution):
                 rise = 0.25 * (1.0 + inside) * (1.0 - inside)  # F (1 - F)
                 total += 0.5 * (right - left) * weight * rise * s * torch.cosh(u)
         return 2.0 * total
+
+    def _mixed_half_difference(self) -> Tensor:
+        """The same with doubt, on both sides of f: z = s sinh u."""
+        far = self.spread + self._usual() + (self.centre - self.loc).square()
+        ends = [torch.asinh(times * far.sqrt() / self.scale).clamp_min(4.0) for times in (0, 0.1, 1, 10, 1e6)]
+        ends += [torch.asinh(self.offset / self.scale + step) for step in (-4.0, 0.0, 4.0)]  # F bends there
+        ends = torch.stack([*ends, torch.zeros_like(far), *(-end for end in ends)]).sort(dim=0).values
+        nodes, weights = np.polynomial.legendre.leggauss(2 * NODES)
+        total = torch.zeros_like(far)
+        for left, right in pairwise(ends):
+            for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+                u = 0.5 * (left + right) + 0.5 * (right - left) * node
+                share = self.cdf(self.loc + self.scale * torch.sinh(u))
+                total += 0.5 * (right - left) * weight * share * (1.0 - share) * self.scale * torch.cosh(u)
+        return torch.where(self.vague > 0, total, self._trusting._half_difference())
 
     def _usual(self) -> Tensor:
         """u."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..likelihoods.prediction import Prediction
-from ..math.calibration import check_share
+from ..math.quantiles import check_share
 from .ranking import same_shape
 
 NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them

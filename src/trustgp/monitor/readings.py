@@ -16,7 +16,7 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import Inputs, leaves, map_tensors, rebuilt, structure
 from ..likelihoods.base import NoveltyThreshold
-from ..math.calibration import check_share, held_out_quantile, needed_rows
+from ..math.quantiles import check_share, held_out_quantile, needed_rows
 from ..model import UncertaintyModel
 
 NEEDED = ("mean", "variance", "novelty")

@@ -21,7 +21,7 @@ from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 from ..likelihoods.prediction import ClassPrediction, Prediction
-from ..math.calibration import check_share, held_out_quantile, merge_groups, needed_rows
+from ..math.quantiles import check_share, held_out_quantile, merge_groups, needed_rows
 from ..tangents.network import as_matrix
 from .model_state import FittedModel, ModelState, Provenance, read_like
 

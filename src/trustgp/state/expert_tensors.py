@@ -240,10 +240,11 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     reader.require(len(own_rows.unique()) == len(own_rows), f"{prefix}rows", "gives a row to two cells")
     numbers = torch.cat(cells)
     reader.require(numbers < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
-    for name, columns in (("points", width), ("targets", num_outputs)):
+    for name, columns in (("points", width), ("targets", num_outputs), ("errors", num_outputs)):
         tensors[name] = value = reader.take(prefix + name, None, len(numbers), columns)
         allowed = value.dtype in (torch.float64, torch.float32)
         reader.require(allowed, prefix + name, f"is {value.dtype}, neither float64 nor float32")
+    reader.require(tensors["errors"] >= 0, f"{prefix}errors", "must not be negative")
     bounded = tensors["points"].abs() <= MAX_SCALED_INPUT
     reader.require(bounded, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}")
     tensors |= {"rows": numbers, "own": own}

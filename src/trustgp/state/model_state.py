@@ -38,7 +38,7 @@ from ..experts.witness import Witness, WitnessState
 from ..likelihoods import Calibrations, Likelihood, Shape
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.prediction import Prediction
-from ..math.calibration import CalibrationRows
+from ..math.held_out import CalibrationRows
 from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call, probe
 from ..tangents.outputs import StatedOutputs, log_variance, mean_of, members_of
@@ -226,8 +226,7 @@ def predict_latent(
     if state.witness is None:
         return raw
     witness = state.witness(to_device(inputs, state.device))
-    residual = witness.mean - as_matrix(outputs).double()
-    return replace(raw, witness_mean=residual, witness_precision=witness.precision)
+    return replace(raw, **witness.opinion(as_matrix(outputs).double()))
 
 
 def predict_uncalibrated(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
@@ -312,7 +311,8 @@ def _no_rows(state: ModelState) -> LatentPrediction:
     width, device = sum(len(mixture.experts[0].scale) for mixture in state.mixtures), state.device
     blank = torch.zeros(0, width, dtype=torch.float64, device=device)
     expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=device)
-    return LatentPrediction(blank, blank, blank, blank, blank, expert, *[blank] * 4)
+    names = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
+    return LatentPrediction(blank, blank, blank, blank, blank, expert, **dict.fromkeys(names, blank))
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:

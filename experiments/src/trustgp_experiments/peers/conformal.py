@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
-from trustgp.math.calibration import held_out_quantile, needed_rows
+from trustgp.math.quantiles import held_out_quantile, needed_rows
 from trustgp.tangents.network import as_matrix
 
 from ..training.train import errors, run_network, valid_rows

@@ -37,7 +37,7 @@ class Tails:
         rows by as much as serves rows that are left out best, a third at a time.
         """
         nothing = torch.zeros((), dtype=torch.float64)
-        share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers
+        share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers[:2]
         error, variance = error.double().cpu(), variance.double().cpu()
         finite = torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)
         chosen = finite.all(dim=1).nonzero()[:, 0]

@@ -235,11 +235,13 @@ class GraphWitness(nn.Module):
         super().__init__()
         self.state, sizes = state, state.sizes.tolist()
         self.size, device = max(sizes), state.points.device
-        self.neighbours = min(state.most_neighbours, self.size)
+        self.neighbours, self.count = min(state.most_neighbours, self.size), min(state.num_nearest, self.size)
         self.positions = torch.arange(self.size, device=device)
         # [M * size, d] and [M * size, C]; padding is far away
         self.points = padded(state.points.split(sizes), PADDING).flatten(0, 1)
-        self.targets = padded(state.targets.split(sizes)).flatten(0, 1)
+        self.targets, self.errors = (
+            padded(each.split(sizes)).flatten(0, 1) for each in (state.targets, state.errors)
+        )
         self.noise = state.ratio * torch.eye(self.neighbours + 1, dtype=torch.float64, device=device)
         self.noise[-1, -1] = 0.0
 
@@ -250,10 +252,15 @@ class GraphWitness(nn.Module):
         first = self.size * labels[:, None]
         radius = (points[:, None] - self.points[first + self.positions]).square().sum(dim=2)
         radius = radius.sqrt() + state.order
-        nearest = radius.topk(self.neighbours, dim=1, largest=False)[1] + first
-        mean, novelty = self.solve(points, nearest)
+        radius, nearest = radius.topk(self.count, dim=1, largest=False)
+        nearest = nearest + first
+        mean, novelty = self.solve(points, nearest[:, : self.neighbours])
         variance = torch.maximum(state.level[labels] * (novelty + state.ratio), state.floor)
-        return WitnessPrediction(state.centre[labels] + mean, variance, novelty.squeeze(1), state.reach)
+        inside = (radius < PADDING).double()
+        noise = (inside[:, :, None] * self.errors[nearest]).sum(dim=1) / inside.sum(dim=1)[:, None]
+        distance = torch.where(radius < PADDING, radius, 0.0)[:, : self.neighbours].amax(dim=1)
+        parts = (variance, novelty.squeeze(1), distance, noise)
+        return WitnessPrediction(state.centre[labels] + mean, *parts, state.reach)
 
     def solve(self, points: Tensor, nearest: Tensor) -> tuple[Tensor, Tensor]:
         r"""The mean about the centre [n, C] and the novelty [n, 1], from the rows `nearest`.

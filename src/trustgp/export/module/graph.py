@@ -34,7 +34,7 @@ from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
 UNKNOWN = {  # of invalid rows; noise and scales are those of any expert
-    "epistemic": torch.inf, "novelty": 1.0, "expert": -1, "log_stated": 0.0,
+    "epistemic": torch.inf, "novelty": 1.0, "expert": -1, "log_stated": 0.0, "log_noise": 0.0,
     "residual_mean": 0.0, "witness_mean": 0.0, "witness_precision": 0.0, "log_leverage": 0.0,
 }  # fmt: skip
 EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPosterior: SpanExperts}
@@ -163,7 +163,8 @@ class GraphMixture(nn.Module):
         novelty = torch.where(positive, unit / torch.where(positive, moments.prior, 1.0), 1.0)
         scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
         zeros = torch.zeros_like(moments.residual_mean)
-        witness = {"witness_mean": zeros, "witness_precision": zeros, "log_stated": zeros}
+        names = ("witness_mean", "witness_precision", "log_noise", "log_stated")
+        witness: dict[str, Tensor] = dict.fromkeys(names, zeros)
         witness["log_leverage"] = zeros if self.whole is None else self.whole(features.by_output)
         return LatentPrediction(
             epistemic=unit[:, None] * amplitudes * scale,
@@ -201,14 +202,14 @@ class Graph(nn.Module):
             raw = replace(raw, log_stated=stated)
         if self.witness is not None:
             second = self.witness(inputs)
-            mean = second.mean - as_matrix(outputs).double()
-            raw = replace(raw, witness_mean=mean, witness_precision=second.precision)
+            raw = replace(raw, **second.opinion(as_matrix(outputs).double()))
         # only NaN and infinities times 0 differ from 0
         values = leaves((inputs, outputs, raw.epistemic, raw.residual_mean, raw.witness_mean, raw.log_stated))
         real = [leaf for leaf in values if leaf.is_floating_point()]
         zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
         valid = sum(zeros[1:], zeros[0]) == 0
-        fields = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in UNKNOWN.items()}
+        unknown = UNKNOWN if raw.nearest is None else UNKNOWN | {"nearest": 0.0}
+        fields = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in unknown.items()}
         raw = replace(raw, **fields)
         prediction = self.likelihood.prediction(
             mean_of(outputs), raw, self.calibrations, valid, self.reference_scores

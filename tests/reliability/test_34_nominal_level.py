@@ -1,0 +1,43 @@
+"""Promise 34: the nominal level is compared with what held-out rows show, overall and in thirds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trustgp.likelihoods import Regression, Shape
+from trustgp.math.held_out import CalibrationRows
+
+
+def held_out(n: int, loud: float) -> CalibrationRows:
+    """A tenth of the rows, those where the experts expect most, have errors that are larger by a factor."""
+    generator = torch.Generator().manual_seed(0)
+    epistemic = torch.linspace(1.0, 2.0, n, dtype=torch.float64)[torch.randperm(n, generator=generator)]
+    size = torch.where(epistemic > 1.9, loud, 1.0) * epistemic.sqrt()
+    residual = size * torch.randn(n, generator=generator, dtype=torch.float64)
+    novelty = torch.full((n, 1), 0.01, dtype=torch.float64)
+    values = {"residual": residual[:, None], "epistemic": epistemic[:, None], "novelty": novelty}
+    return CalibrationRows.of(torch.arange(1), **values)
+
+
+@pytest.mark.parametrize(("factor", "where"), [(1.0, ""), (0.05, "covers .. % of the held-out rows;")])
+def test_a_level_that_held_out_rows_do_not_show_is_named_with_both_numbers(factor, where):
+    rows, shape = held_out(2000, 1.0), Shape(1, (1,))
+    own, *others = Regression().recalibrate(rows, shape, Regression().calibrate(None, shape, None))
+    shifted = replace(own, bias=own.bias + torch.tensor(factor).log(), weights=own.weights)
+    warning = Regression().calibration_warning(rows, (shifted, *others))
+    assert (warning == "") == (where == "")
+    if where:
+        assert "constant noise" in warning or "the 95 % interval covers" in warning
+
+
+def test_thirds_of_the_width_are_compared_too():
+    rows, shape = held_out(6000, 2.0), Shape(1, (1,))
+    start = Regression().calibrate(None, shape, None)[0]
+    # the scale of the experts, right but for the widest intervals
+    flat = replace(start, df=torch.full_like(start.df, 1e6), tails=start.tails)
+    warning = Regression().calibration_warning(rows, (flat, flat, flat, flat))
+    assert "the 95 % interval covers 8" in warning
+    assert "whose intervals are widest" in warning
