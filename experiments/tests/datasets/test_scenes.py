@@ -8,7 +8,7 @@ import torch
 
 from trustgp_experiments.datasets import scene_picture
 from trustgp_experiments.datasets import scenes as drawn
-from trustgp_experiments.datasets.scene_objects import UNKNOWN, block
+from trustgp_experiments.datasets.scene_objects import LATER, UNKNOWN, block
 from trustgp_experiments.datasets.scene_picture import Camera, random_ground, towards, view
 from trustgp_experiments.datasets.scenes import CLASSES, NAMES, Scenes, flight, scenes
 
@@ -66,17 +66,18 @@ def test_a_picture_is_the_same_however_many_are_asked_for_and_its_boxes_can_be_s
     assert bool(((boxes[:, 2:] - boxes[:, :2]).amax(dim=1) >= scene_picture.MIN_BOX).all())
 
 
-def test_the_unknown_style_has_these_kinds_only_and_all_of_them():
-    labels = torch.cat(scenes(60, "unknown", side=48).labels).tolist()
-    assert {NAMES[i] for i in labels} - set(CLASSES) == set(UNKNOWN)
+@pytest.mark.parametrize(("style", "kinds"), [("unknown", UNKNOWN), ("later", LATER)])
+def test_a_style_of_unknown_kinds_has_these_only_and_all_of_them(style, kinds):
+    labels = torch.cat(scenes(60, style, side=48).labels).tolist()
+    assert {NAMES[i] for i in labels} - set(CLASSES) == set(kinds)
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("name", [*UNKNOWN, *LATER])
 def test_a_thing_is_seen_and_its_box_fits_its_pixels(name):
     """Its pixels are those that change with its colour."""
     for seed in range(3):
         rng = np.random.default_rng([seed, 8])
-        parts = [part.placed(np.zeros(3), 2.1 * seed, 1.0) for part in UNKNOWN[name](rng)]
+        parts = [part.placed(np.zeros(3), 2.1 * seed, 1.0) for part in drawn.KINDS[name](rng)]
         setting = (
             camera(2.0, 7.0, 96),
             towards(50, 1.0 + seed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -252,9 +253,74 @@ def habitat(rng: np.random.Generator) -> list[Part]:
     return [*parts, ball((0.0, 0.0, 1.65), 0.14, YELLOW)]
 
 
+def tent(rng: np.random.Generator) -> list[Part]:
+    """A ridge tent with a dark door, poles and pegs."""
+    colour, length, height = _one_of((ORANGE, GREEN, BLUE), rng), float(rng.uniform(1.8, 2.6)), 1.4
+    outline = ((-1.0, 0.0), (1.0, 0.0), (0.0, height))
+    around = [[x, y, z] for x in (0.5 * length, -0.5 * length) for y, z in outline]
+    faces = [[0, 1, 2], [5, 4, 3], [1, 4, 5, 2], [3, 0, 2, 5], [0, 3, 4, 1]]
+    parts = [Part(np.array(around), faces, colour)]
+    front, outline = 0.5 * length + 0.01, ((-0.45, 0.0), (0.45, 0.0), (0.0, 1.05))
+    door = np.array([[front + x, y, z] for x in (0.0, 0.02) for y, z in outline])
+    parts.append(Part(door, [[2, 1, 0], [3, 4, 5], [0, 1, 4, 3], [1, 2, 5, 4], [2, 0, 3, 5]], DARK))
+    for end in (-0.5, 0.5):
+        x = end * length
+        parts.append(frustum((x, 0.0, height), (x, 0.0, height + 0.35), (0.04, 0.04), GREY, 5))
+        parts += [block((1.2 * x, side, 0.08), (0.1, 0.1, 0.16), YELLOW) for side in (-1.2, 1.2)]
+    return parts
+
+
+def tank(rng: np.random.Generator) -> list[Part]:
+    """A lying cylinder with rounded ends on two saddles, with a band, a valve and a ladder."""
+    colour, reach = _one_of((WHITE, RED, TEAL), rng), float(rng.uniform(0.9, 1.3))
+    ends = ((-reach - 0.35, 0.35), (-reach, 0.75), (reach, 0.75), (reach + 0.35, 0.35))
+    parts = [
+        frustum((low, 0.0, 1.05), (high, 0.0, 1.05), (wide, narrow), colour, 12)
+        for (low, wide), (high, narrow) in pairwise(ends)
+    ]
+    parts.append(frustum((-0.15, 0.0, 1.05), (0.15, 0.0, 1.05), (0.79, 0.79), YELLOW, 12))
+    parts += [block((x, 0.0, 0.22), (0.3, 1.2, 0.44), GREY) for x in (-0.7 * reach, 0.7 * reach)]
+    parts.append(frustum((0.5 * reach, 0.0, 1.75), (0.5 * reach, 0.0, 2.05), (0.15, 0.22), BLACK, 6))
+    parts += [block((x, -0.85, 0.95), (0.06, 0.06, 1.9), DARK) for x in (-0.55, -0.2)]
+    return [*parts, *(block((-0.375, -0.85, 0.3 * k), (0.35, 0.06, 0.06), DARK) for k in range(1, 7))]
+
+
+def solar_array(rng: np.random.Generator) -> list[Part]:
+    """A row of leaning panels, dark with pale frames, on posts."""
+    lean, count = float(rng.uniform(0.35, 0.9)), int(rng.integers(2, 4))
+    c, s = float(np.cos(lean)), float(np.sin(lean))
+    parts = []
+    for k in range(count):
+        middle = 1.05 * (k - 0.5 * (count - 1))
+        for wide, tall, thick, colour in ((1.0, 1.7, 0.06, PALE), (0.86, 1.56, 0.12, BLUE)):
+            sheet = block((0.0, 0.0, 0.0), (tall, wide, thick), colour)
+            turn = np.array([[c, 0.0, s], [0.0, 1.0, 0.0], [-s, 0.0, c]])
+            parts.append(Part(sheet.points @ turn.T + np.array([0.0, middle, 1.15]), sheet.faces, colour))
+        parts.append(frustum((0.0, middle, 0.0), (0.0, middle, 1.1), (0.08, 0.08), GREY, 5))
+        parts.append(block((0.0, middle, 0.06), (0.9, 0.25, 0.12), GREY))
+    return parts
+
+
+def drill(rng: np.random.Generator) -> list[Part]:
+    """A tower of four leaning beams with rungs, a bit in its middle and an engine beside it."""
+    height, colour = float(rng.uniform(2.4, 3.2)), _one_of((RED, YELLOW, GREEN), rng)
+    feet = [(0.75 * c, 0.75 * s) for c, s in _around(4, np.pi / 4)]
+    parts = [frustum((x, y, 0.0), (0.2 * x, 0.2 * y, height), (0.07, 0.05), colour, 4) for x, y in feet]
+    for share in (0.25, 0.5, 0.75):
+        near, up = 1.0 - 0.8 * share, share * height
+        for (x, y), (u, v) in zip(feet, feet[1:] + feet[:1], strict=True):
+            parts.append(frustum((near * x, near * y, up), (near * u, near * v, up), (0.04, 0.04), colour, 4))
+    parts.append(frustum((0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.03, 0.16), DARK, 6))
+    parts.append(frustum((0.0, 0.0, 0.5), (0.0, 0.0, height), (0.09, 0.09), GREY, 6))
+    parts.append(block((0.0, 0.0, height), (0.4, 0.4, 0.2), BLACK))
+    return [*parts, block((1.2, 0.0, 0.35), (0.7, 0.9, 0.7), _one_of((ORANGE, PALE), rng))]
+
+
 Things = dict[str, Callable[[np.random.Generator], list[Part]]]
 KNOWN: Things = {"rover": rover, "lander": lander}
 NOVEL: Things = {"rock": rock, "astronaut": astronaut, "tracked rover": tracked_rover}
 # no choice was made while looking at these: they are unknown to the method, not only to the detector
 UNKNOWN: Things = {"crate": crate, "antenna": antenna, "tyre": tyre}
 UNKNOWN |= {"drone": drone, "flag": flag, "habitat": habitat}
+# drawn before novelty became a pool of measures, and scored once, after every choice
+LATER: Things = {"tent": tent, "tank": tank, "solar array": solar_array, "drill": drill}

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .files import Folder
-from .scene_objects import KNOWN, NOVEL, UNKNOWN, Array, Part
+from .scene_objects import KNOWN, LATER, NOVEL, UNKNOWN, Array, Part
 from .scene_picture import Camera, blurred, exposed, random_ground, towards, view
 
 CLASSES = tuple(KNOWN)
-NAMES = (*KNOWN, *NOVEL, *UNKNOWN)
-STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4}  # and of what their seeds are made; 3: `flight`
-OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN)}  # kinds that no detector is trained on, by style
+KINDS = KNOWN | NOVEL | UNKNOWN | LATER
+NAMES = tuple(KINDS)
+# and of what their seeds are made; 3: `flight`
+STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4, "later": 5}
+# kinds that no detector is trained on, by style
+OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN), "later": tuple(LATER)}
 Picture = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # pixels, boxes, what is in them
 
 
@@ -77,8 +80,8 @@ def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, firs
 
     Styles are "carry": a rover and a lander as someone walks around them, to train on; "flight": the same two
     from high up, with a low sun, haze and motion blur; "novel": as "carry", but a thing that is neither is
-    there, with one of them or without; "unknown": the same with kinds that no choice of the method was made
-    with, to report on. ``side`` is in pixels, ``first`` the number of the first picture.
+    there, with one of them or without; "unknown" and "later": the same with kinds that no choice of the
+    method was made with, to report on. ``side`` is in pixels, ``first`` the number of the first picture.
     """
     _check(style=(style, STYLES))
     seeds = [[seed, STYLES[style], first + i] for i in range(n)]
@@ -177,7 +180,7 @@ def _thing(
     name: str, place: Array | tuple[float, float], rng: np.random.Generator, sizes: tuple | None = None
 ) -> tuple[str, list[Part]]:
     """A thing on the ground, turned anyhow; of its own size, or of one from a range."""
-    parts, at = (KNOWN | NOVEL | UNKNOWN)[name](rng), np.array([*place, 0.0])
+    parts, at = KINDS[name](rng), np.array([*place, 0.0])
     yaw, size = rng.uniform(0, 2 * np.pi), 1.0 if sizes is None else rng.uniform(*sizes)
     return name, [part.placed(at, yaw, size) for part in parts]
 
