@@ -191,6 +191,7 @@ PUBLIC = [
     "fit", "load", "paper", "UncertaintyModel", "Prediction", "ClassPrediction", "DetectionModel",
     "Detections", "ConformalIntervals", "ConformalSets", "compress", "BudgetError",
     "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
+    "LabelPrediction", "LabelEvaluation", "MultiLabel",
     "DetectionEvaluation", "metrics",
     "plots", "Regression", "Classification", "Detection", "LayerFactors", "JacobianRows", "Sketch",
     "Patchwork", "Division", "Witness", "Threads", "Rows", "BoxTargets", "ArtifactError", "ExportError",

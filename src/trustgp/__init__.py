@@ -12,6 +12,7 @@ _NAMES = {
     ".api": ("fit", "load", "paper"),
     ".model": ("UncertaintyModel",),
     ".likelihoods.prediction": ("Prediction", "ClassPrediction"),
+    ".likelihoods.multilabel": ("LabelPrediction",),
     ".detection.model": ("DetectionModel",),
     ".likelihoods.detections": ("Detections",),
     ".state.conformal": ("ConformalIntervals", "ConformalSets"),
@@ -24,10 +25,11 @@ _NAMES = {
     # look at it
     ".metrics.evaluate": ("evaluate",),
     ".metrics.evaluation": ("Evaluation", "ClassEvaluation"),
+    ".metrics.labels": ("LabelEvaluation",),
     ".metrics.detection_evaluation": ("DetectionEvaluation",),
     "": ("metrics", "plots"),
     # what to choose
-    ".likelihoods": ("Regression", "Classification"),
+    ".likelihoods": ("Regression", "Classification", "MultiLabel"),
     ".detection.adapter": ("Detection",),
     ".tangents": ("LayerFactors", "JacobianRows", "Sketch"),
     ".experts.neighbours": ("Patchwork",),

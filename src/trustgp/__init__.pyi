@@ -36,6 +36,8 @@ from .fitting.budget import BudgetError as BudgetError
 from .fitting.compress import compress as compress
 from .likelihoods.classification import Classification as Classification
 from .likelihoods.detections import Detections as Detections
+from .likelihoods.multilabel import LabelPrediction as LabelPrediction
+from .likelihoods.multilabel import MultiLabel as MultiLabel
 from .likelihoods.prediction import ClassPrediction as ClassPrediction
 from .likelihoods.prediction import Prediction as Prediction
 from .likelihoods.regression import Regression as Regression
@@ -44,6 +46,7 @@ from .metrics.detection_evaluation import DetectionEvaluation as DetectionEvalua
 from .metrics.evaluate import evaluate as evaluate
 from .metrics.evaluation import ClassEvaluation as ClassEvaluation
 from .metrics.evaluation import Evaluation as Evaluation
+from .metrics.labels import LabelEvaluation as LabelEvaluation
 from .model import UncertaintyModel as UncertaintyModel
 from .monitor.monitor import Monitor as Monitor
 from .monitor.monitor import Verdict as Verdict
@@ -72,8 +75,11 @@ __all__ = [
     "ExportError",
     "FactorisationError",
     "JacobianRows",
+    "LabelEvaluation",
+    "LabelPrediction",
     "LayerFactors",
     "Monitor",
+    "MultiLabel",
     "Patchwork",
     "Prediction",
     "Regression",

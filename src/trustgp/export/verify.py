@@ -106,6 +106,9 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
             table[name] = spread(p) / p.scale.double().clamp_min(tiny)
     if "probabilities" in wanted:
         table["probabilities"] = torch.full_like(wanted["probabilities"], RELATIVE)
+    if "labels" in wanted:  # free where a logit is 0
+        at = expected.mean.double().abs() <= table["mean"]
+        table["labels"] = torch.where(at, 2.0, 0.0).reshape(wanted["labels"].shape)
     exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}
     if "is_novel" in wanted:  # free where the score is at the threshold
         at = (expected.score.double() - (expected._threshold or 0.0)).abs() <= table["score"]

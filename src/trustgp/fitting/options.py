@@ -21,13 +21,14 @@ from ..executors import Executor, Ray, Threads, usual_threads
 from ..experts.gate import Division
 from ..experts.neighbours import Patchwork
 from ..experts.witness import Witness
-from ..likelihoods import Classification, Likelihood, Regression
+from ..likelihoods import KINDS, Likelihood, Regression
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.network import Choice
 from ..tangents.outputs import Output
 
 OUTPUTS = ("shared", "separate", "pseudo")
-LIKELIHOODS: dict[str, type] = {"regression": Regression, "classification": Classification}
+# by name; `trustgp.paper` fits the others
+LIKELIHOODS: dict[str, type] = {name.lower(): kind for name, kind in KINDS.items() if kind.calibrated}
 TANGENTS: dict[str, type] = {"sketch": Sketch, "jacobian_rows": JacobianRows, "layer_factors": LayerFactors}
 PARAMETERS = ("last", "all")  # which of them count, instead of tangents
 

@@ -41,6 +41,7 @@ class Likelihood(ABC):
     uses_stated: ClassVar[bool] = True  # whether a network may state the variance of its outputs
     needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
     calibrated: ClassVar[bool] = True  # whether the variance is calibrated
+    conformal_refusal: ClassVar[str] = ""  # why there are no conformal intervals or sets; empty: there are
     titles: ClassVar[tuple[str, ...]]  # titles of the calibrations in `trustgp inspect`
 
     @property
@@ -135,6 +136,19 @@ class Likelihood(ABC):
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
         """The calibrations from a file, each tensor checked."""
+
+
+def signed_combination(mix: Tensor, generator: torch.Generator) -> Tensor:
+    """One combination of the outputs that the experts of a kernel with the mix W [K, C] learn, [C, 1].
+
+    A kernel of one combination ("pseudo", "separate") learns just that. The one of all outputs ("shared") has
+    one scale for all, which random signs s find: the mean square of s W z is on average that of W z, whose
+    kernel it is.
+    """
+    if len(mix) == 1:
+        return mix.T.clone()
+    signs = torch.randint(0, 2, (1, len(mix)), generator=generator).double() * 2 - 1
+    return (signs @ mix).T
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

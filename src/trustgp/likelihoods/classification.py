@@ -22,7 +22,7 @@ from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
 from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
-from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
+from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
@@ -52,7 +52,7 @@ class Classification(Likelihood):
         if targets.shape[1] != 1:
             raise ValueError(
                 f"{name} labels have shape {tuple(targets.shape)}; one class number a row is needed, shape "
-                "[n]. Soft or one-hot labels: pass labels.argmax(dim=1)."
+                "[n]. Several labels a row, 0 or 1 each: pass likelihood=MultiLabel()."
             )
         if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
             raise ValueError(
@@ -106,16 +106,8 @@ class Classification(Likelihood):
         return cross_entropy.newton_step(outputs, _labels(targets, outputs))
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
-        """The one combination of logits that the experts learn, shape [C, 1].
-
-        A kernel of one combination ("pseudo", "separate") learns just that. The one of all logits
-        ("shared") has one scale for all, which random signs s find: the mean square of s W z is on average
-        that of W z, whose kernel it is: the mix W has the shape [K, C].
-        """
-        if len(mix) == 1:
-            return mix.T.clone()
-        signs = torch.randint(0, 2, (1, len(mix)), generator=generator).double() * 2 - 1
-        return (signs @ mix).T
+        """The one combination of logits that the experts learn, shape [C, 1]; see `signed_combination`."""
+        return signed_combination(mix, generator)
 
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor

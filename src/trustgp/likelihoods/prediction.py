@@ -56,6 +56,7 @@ class Prediction(Batch):
         *("novelty", "expert", "valid"),
     )
     FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "temperature")
+    EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file beside those of every model
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
     epistemic: Tensor  # variance from lack of data: it grows away from the training rows
@@ -281,6 +282,8 @@ class ClassPrediction(Prediction):
         *("classes", "probabilities", "mean", "variance", "temperature"),
         *("novelty", "score", "expert", "valid"),
     )
+
+    EXPORTED: ClassVar[tuple[str, ...]] = ("probabilities",)
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
 

@@ -20,6 +20,7 @@ from .gaussian import (
     sharpness,
     squared_error,
 )
+from .labels import label_calibration_error, label_nll, label_reliability
 from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
@@ -27,6 +28,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
     "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
+    "label_nll", "label_calibration_error", "label_reliability",  # of several labels a row
     "selective_risk", "auroc", "fpr95",  # of one score a row; of detections:
     "match_targets", "detection_calibration_error",
     "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",

@@ -14,13 +14,17 @@ from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_strea
 from ..data.torch_modes import cpu_default
 from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
+from ..likelihoods.multilabel import LabelPrediction, MultiLabel
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
 from .detection_evaluation import DetectionEvaluation, ScoredScenes
 from .evaluation import ClassEvaluation, Evaluation
+from .labels import LabelEvaluation
 from .score_report import ALL
 
 CHUNK_ROWS, CHUNK_PICTURES = 4096, 32  # predicted at a time: bars advance, and memory stays bounded
+
+KINDS: dict[type, Any] = {ClassPrediction: ClassEvaluation, LabelPrediction: LabelEvaluation}  # or Evaluation
 
 
 @cpu_default()
@@ -37,7 +41,8 @@ def evaluate(
 
     Every row is scored; one without a finite prediction costs an infinite likelihood, and is counted in
     `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`. Where the
-    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`. For a
+    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`; where it
+    predicts several labels, the targets are 0 or 1, and the scores those of `LabelEvaluation`. For a
     detector, the rows are pictures with their targets, and the scores those of `DetectionEvaluation`.
 
     Args:
@@ -55,7 +60,8 @@ def evaluate(
         unpack: `lambda batch: (inputs, targets)`, where the batches of `data` and `ood` are something else.
 
     Returns:
-        An `Evaluation`, `ClassEvaluation` or `DetectionEvaluation`: look at it, or at its scores one by one.
+        An `Evaluation`, `ClassEvaluation`, `LabelEvaluation` or `DetectionEvaluation`: look at it, or at
+        its scores one by one.
     """
     if hasattr(model, "read_scenes"):  # a detector's
         if unpack is not None:
@@ -64,14 +70,14 @@ def evaluate(
     source, targets = _familiar(model, data, unpack)
     outputs = targets.shape[1]
     foreign, ood_targets = (None, None) if ood is None else _foreign(model, ood, source, outputs, unpack)
+    _check_targets(model, {"data": targets, "ood": ood_targets})
     labels = _names(names, outputs, "output")
     with reporting(enabled=progress) as report:
         prediction = _predicted(model, source, "data", outputs, report)
         strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
-    classes = isinstance(prediction, ClassPrediction)
-    if strange is not None and isinstance(strange, ClassPrediction) != classes:
+    kind, other = (KINDS.get(type(one), Evaluation) for one in (prediction, strange))
+    if strange is not None and kind is not other:
         raise TypeError("of data and ood one is a prediction of classes; both must be predicted alike.")
-    kind: Any = ClassEvaluation if classes else Evaluation
     return kind.of(prediction, targets, (strange, ood_targets), names=labels)
 
 
@@ -137,7 +143,7 @@ def _familiar(model: Any, data: Any, unpack: Unpack | None) -> tuple[Any, Tensor
         kind = type(model).__name__
         raise TypeError(f"a {kind} has no predict(); pass what trustgp.fit(...) returns, or a Prediction.")
     rows = read_rows(data, name="data", unpack=unpack, network=getattr(model, "network", None))
-    return rows.inputs, _real(rows.targets, "data")
+    return rows.inputs, rows.targets
 
 
 def _read_targets(data: Any, name: str) -> Tensor:
@@ -147,13 +153,19 @@ def _read_targets(data: Any, name: str) -> Tensor:
         raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor, array or series.")
     targets = as_inputs(values)
     stand_in = torch.zeros(targets.shape[:1])  # for the inputs, which are not needed
-    return _real(read_rows((stand_in if targets.ndim else targets, targets), name=name).targets, name)
+    return read_rows((stand_in if targets.ndim else targets, targets), name=name).targets
 
 
-def _real(targets: Tensor, name: str) -> Tensor:
-    if targets.is_complex() or targets.dtype == torch.bool:
-        raise ValueError(f"{name} targets are {targets.dtype}; real numbers are needed.")
-    return targets
+def _check_targets(model: Any, given: dict[str, Tensor | None]) -> None:
+    """Raise unless all are real numbers, or 0 and 1 where there are several labels a row."""
+    likelihood = getattr(getattr(model, "origin", None), "likelihood", None)
+    outputs = model.shape.outputs if isinstance(likelihood, MultiLabel) else 0
+    outputs = as_matrix(model.mean).shape[1] if isinstance(model, LabelPrediction) else outputs
+    for name, targets in given.items():
+        if targets is not None and outputs:
+            MultiLabel().check(outputs, targets, name=name)
+        elif targets is not None and (targets.is_complex() or targets.dtype == torch.bool):
+            raise ValueError(f"{name} targets are {targets.dtype}; real numbers are needed.")
 
 
 def _foreign(model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack | None) -> tuple[Any, Any]:
@@ -187,7 +199,7 @@ def _foreign_rows(source: Any, inputs: Inputs, network: Any, unpack: Unpack | No
     if structure(given) not in (f"({wanted})", f"({wanted},tensor)"):
         what = f"ood has the structure {structure(given)} but the inputs of data have {wanted}"
         raise ValueError(f"{what}; pass inputs of that structure, or (inputs, targets).")
-    targets = _real(read_rows(given, name="ood").targets, "ood") if len(given) == 2 else None
+    targets = read_rows(given, name="ood").targets if len(given) == 2 else None
     if count(given[0]) == 0:
         raise ValueError("ood holds no rows.")
     require_all(finite_rows(given[0]), "ood inputs")

@@ -133,7 +133,8 @@ class Monitor:
         std: The largest acceptable standard deviation, in the units of the outputs: a number, or one for
             each output. None: exceeded by the share `false_alarm` of the held-out rows, if the model still
             has them (after a fit, not after loading) or `rows` are given, else no limit.
-        confidence: For classes, instead of `std`: the least probability of the likeliest one.
+        confidence: For classes, instead of `std`: the least probability of the likeliest one; of several
+            labels, that each is there or not.
         rows: Familiar rows, as the model takes them, from which the other limits are computed.
         false_alarm: The share of familiar frames that may cause either alarm.
         leave: Leave level over enter level, in (0, 1].

@@ -117,8 +117,8 @@ class PredictionSource(Protocol):
 
     It takes a batch of inputs, and returns an object or a mapping with `mean` and `variance` [n] or [n, C],
     `novelty` [n], and optionally `score` [n] (default: the novelty), `expert` [n] or [n, kernels],
-    `valid` [n] and `probabilities` [n, K], as tensors or arrays. If it has a mapping `metadata`, "threshold"
-    in it is the default of the monitor's threshold.
+    `valid` [n], `probabilities` [n, K] and, where a row has several labels, `labels` [n, K], as tensors or
+    arrays. If it has a mapping `metadata`, "threshold" in it is the default of the monitor's threshold.
     """
 
     def __call__(self, inputs: Any, /) -> Any:
@@ -135,14 +135,19 @@ class Reading:
     score: Tensor  # [n]
     valid: Tensor  # bool, [n]
     expert: Tensor | None  # [n, kernels]; None: not given
-    probabilities: Tensor | None  # of classes, [n, K]; None: numbers are predicted
+    probabilities: Tensor | None  # of classes or labels, [n, K]; None: numbers are predicted
+    labels: Tensor | None  # bool [n, K]; None: a row has one class, or numbers
 
     @property
     def uncertainty(self) -> Tensor:
-        """Of each row, float64: std [n, C]; of classes 1 - their largest probability [n, 1]."""
+        """Of each row, float64: std [n, C]; of classes 1 - their largest probability [n, 1]; of labels that
+        of the least certain one."""
         if self.probabilities is None:
             return self.std.double()
-        return 1.0 - self.probabilities.double().amax(dim=1, keepdim=True)
+        p = self.probabilities.double()
+        if self.labels is not None:
+            return torch.minimum(p, 1.0 - p).amax(dim=1, keepdim=True)
+        return 1.0 - p.amax(dim=1, keepdim=True)
 
 
 def read_prediction(model: Any, inputs: Any) -> Reading:
@@ -162,7 +167,7 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
     finite = torch.isfinite(mean).all(dim=1)
     score, valid = novelty if score is None else score, finite if valid is None else finite & valid.bool()
     expert = None if expert is None else expert.reshape(len(novelty), -1)
-    return Reading(mean, std, novelty, score, valid, expert, field("probabilities"))
+    return Reading(mean, std, novelty, score, valid, expert, field("probabilities"), field("labels"))
 
 
 def joint_limit(uncertainties: Tensor, false_alarm: float) -> Tensor | None:

@@ -89,6 +89,8 @@ def conformal(
     """Limits from validation rows; `UncertaintyModel.conformal` is the door."""
     check_share("level", level, 0.9)
     state = model.state
+    if state.likelihood.conformal_refusal:
+        raise TypeError(state.likelihood.conformal_refusal)
     rows = read_like(state, validation, name="validation", unpack=unpack)
     state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
     needed = needed_rows(level)

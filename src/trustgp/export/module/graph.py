@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...data.trees import Inputs, count, leaves
 from ...experts.mixture import LatentPrediction, Mixture
 from ...experts.posteriors import GramPosterior, SpanPosterior
-from ...likelihoods.prediction import ClassPrediction, Prediction
+from ...likelihoods.prediction import Prediction
 from ...model import UncertaintyModel
 from ...state.model_state import require_support
 from ...tangents.base import TangentMap
@@ -225,6 +225,5 @@ def answers_of(p: Prediction, threshold: bool) -> dict[str, Tensor]:
     if p.df is not None and corrected.df is not None:  # the parameters of `Prediction.distribution`
         answers |= {"scale": p.scale, "df": p.df, "excess": p.excess}
         answers |= {"corrected_scale": corrected.scale, "corrected_df": corrected.df}
-    names = ["novelty", "expert", "valid", "score", *(["is_novel"] if threshold else [])]
-    names += ["probabilities"] if isinstance(p, ClassPrediction) else []
+    names = ["novelty", "expert", "valid", "score", *(["is_novel"] if threshold else []), *p.EXPORTED]
     return answers | {name: getattr(p, name) for name in names}

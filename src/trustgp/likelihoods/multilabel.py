@@ -1,0 +1,300 @@
+r"""Several labels a row: targets are 0 or 1 for each label, outputs are logits, each label has a sigmoid.
+
+Experts learn one combination of the logits from the Newton steps :math:`(y - p) / (p (1 - p) + \epsilon)` of
+each, and share one prior. Their posterior variance v is the latent variance of the logits. A label c has
+
+.. math:: p_c = \mathrm{sigmoid}(z_c / T_c), \qquad T_c = \sqrt{b_c + \lambda v} ,
+
+with lambda shared by all labels, and b_c pulled to a common one where held-out rows are few. z = 0 stays
+where it is, so the labels with p > 1/2 are the network's. Temperatures of each label alone are lambda = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli
+from torch.nn.functional import softplus
+
+from ..data.chunking import evenly
+from ..data.tensor_file import Reader
+from ..data.trees import moved
+from ..data.user_warnings import warn_user
+from ..experts.mixture import LatentPrediction
+from ..math import cross_entropy
+from ..math.cross_entropy import SLOPE, UsualNovelty
+from ..math.held_out import HeldOutRows
+from ..math.predictive import PredictiveDistribution
+from ..math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
+from ..tangents.network import as_matrix
+from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
+from .prediction import Prediction
+
+LABEL_STD = 0.5  # standard deviation of the prior of log b_c about the common one
+MAX_NAMED, MIN_COMPARED = 8, 20  # labels in a warning; rows that one about the outputs needs
+MAX_LOGITS, MIN_FIT_ROWS = 2**21, 1000  # of the fit of temperatures; rows that are used in any case
+
+
+@dataclass(frozen=True, repr=False)
+class LabelPrediction(Prediction):
+    """Logits, the probability of each label, and the latent variance of the logits.
+
+    `mean` is the network's logits, to the bit, shape [n, C], or [n] of one label. `epistemic`, which is also
+    `variance`, is their latent variance. `aleatoric` and `excess` are 0: noise is part of the probabilities.
+    """
+
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        *("labels", "probabilities", "mean", "variance", "temperature", "entropy"),
+        *("novelty", "score", "expert", "valid"),
+    )
+    EXPORTED: ClassVar[tuple[str, ...]] = ("probabilities", "labels")
+
+    temperature: Tensor = field(kw_only=True)  # T of each row and label, float64, shape [n, C]
+
+    @property
+    def variance(self) -> Tensor:
+        """The latent variance of the logits, the same as `epistemic`."""
+        return self.epistemic
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Of each label, sigmoid(z / T), shape [n, C]; 1/2 in rows that are not `valid`."""
+        return self.tempered_logits.sigmoid()
+
+    @property
+    def tempered_logits(self) -> Tensor:
+        """z / T, shape [n, C]; 0 in rows that are not `valid`."""
+        logits, valid = as_matrix(self.mean.to(wide(self.mean.dtype))), self.valid[:, None]
+        return torch.where(valid, logits, 0.0) * torch.where(valid, 1.0 / self.temperature, 0.0).to(logits)
+
+    @property
+    def labels(self) -> Tensor:
+        """Which labels the network predicts, z > 0, shape [n, C] bool."""
+        return as_matrix(self.mean) > 0
+
+    @property
+    def entropy(self) -> Tensor:
+        """Of all labels together, in nats, shape [n], float64."""
+        p = self.probabilities.double()
+        return (torch.special.entr(p) + torch.special.entr(1.0 - p)).sum(dim=1)
+
+    @property
+    def classes(self) -> Tensor:
+        raise AttributeError("a row has several labels, and no one class; use `labels`.")
+
+    @property
+    def distribution(self) -> Bernoulli:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of each label, with `probabilities`, in float64."""
+        return Bernoulli(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Log probability of each label, in nats, float64, shape [n, C]."""
+        return self.distribution.log_prob(as_matrix(targets).to(self.mean.device, torch.float64))
+
+    def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
+        """k draws of the labels, bool [k, n, C]."""
+        p = self.probabilities
+        return torch.bernoulli(p.expand(k, *p.shape), generator=generator).bool()
+
+    @property
+    def _real(self) -> PredictiveDistribution:
+        raise TypeError("a label has no interval; use `probabilities`.")
+
+    def _counted(self, outputs: int) -> str:
+        return "1 label" if outputs == 1 else f"{outputs:,} labels"
+
+    def _lines(self) -> list[list[str]]:
+        p, lines = self.probabilities, [["", "labels", "least sure", "novelty"]]
+        sure = torch.maximum(p, 1.0 - p).amin(dim=1)
+        for i, (on, least, novelty) in enumerate(zip(self.labels, sure, self.novelty, strict=True)):
+            numbers = on.nonzero().flatten().tolist()
+            names = ", ".join(map(str, numbers[:MAX_NAMED])) + (", ..." if len(numbers) > MAX_NAMED else "")
+            lines.append([str(i), names or "none", f"{float(least):.3f}", f"{float(novelty):.3f}"])
+        return lines
+
+
+@dataclass(frozen=True)
+class LabelRows(HeldOutRows):
+    """Held-out rows with labels."""
+
+    logits: Tensor  # z [n, C]
+    targets: Tensor  # 0 or 1 [n, C]
+    variances: Tensor  # of the logits [n, C], or of all [n, 1], float64
+    variance: Tensor  # its mean over the labels [n]
+    novelty: Tensor  # share of the prior variance that is left [n], float64
+
+
+@dataclass(frozen=True)
+class LabelTemperature:
+    """Temperatures from latent variances."""
+
+    base: Tensor  # b of each label [C]
+    slope: Tensor  # lambda, a scalar
+
+    @classmethod
+    def default(cls, labels: int) -> LabelTemperature:
+        """b = 1, lambda = pi / 8."""
+        one = torch.ones(labels, dtype=torch.float64)
+        return cls(one, SLOPE * one[0])
+
+    def __call__(self, variances: Tensor) -> Tensor:
+        """T of rows of variance v [n, C] or [n, 1], float64 [n, C], infinite where v is."""
+        return (self.base + self.slope * variances).sqrt()
+
+    @classmethod
+    def fit(cls, rows: LabelRows, *, seen: bool) -> LabelTemperature:
+        """By maximum a posteriori; on rows of its training set, `seen`, a network's overconfidence does not
+        show: b stays 1. Never less likely than the default."""
+        labels = rows.logits.shape[1]
+        rows = rows.subset(evenly(len(rows), max(MIN_FIT_ROWS, MAX_LOGITS // labels)))
+        spread = torch.full((labels + 2,), LABEL_STD, dtype=torch.float64)
+        spread[:2] = torch.tensor([cross_entropy.SLOPE_STD, cross_entropy.BASE_STD])  # of lambda and all b
+        free = torch.full_like(spread, 0.0 if seen else 1.0)
+        free[0] = 1.0
+
+        def temperature(steps: Tensor) -> LabelTemperature:
+            steps = free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)
+            return cls((steps[1] + steps[2:]).exp(), SLOPE * steps[0].exp())
+
+        def loss(steps: Tensor) -> Tensor:
+            nll = label_nll(rows, temperature(steps)(rows.variances)).sum()
+            return (nll + 0.5 * (steps / spread).square().sum()) / rows.logits.numel()
+
+        best = minimise_from_zero(with_gradient(loss), len(spread), max_iter=100, tolerance=1e-14)
+        return temperature(torch.zeros_like(spread) if best is None else torch.from_numpy(best))
+
+
+def label_nll(rows: LabelRows, temperature: Tensor) -> Tensor:
+    """Negative log likelihood of each label at these temperatures, shape [n, C], float64."""
+    return softplus(torch.where(rows.targets > 0, -1.0, 1.0) * rows.logits.double() / temperature)
+
+
+Learnt = tuple[LabelTemperature, UsualNovelty]
+
+
+@dataclass(frozen=True)
+class MultiLabel(Likelihood):
+    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits."""
+
+    default_outputs: ClassVar[str] = "pseudo"
+    uses_witness: ClassVar[bool] = False
+    common_prior: ClassVar[bool] = True
+    uses_stated: ClassVar[bool] = False
+    needs_held_out: ClassVar[bool] = True
+    conformal_refusal: ClassVar[str] = "labels have no conformal sets; use `probabilities` of model.predict."
+    titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
+
+    def combined(self, results: Sequence[Tensor]) -> Tensor:
+        """Logits of the mean probabilities of several networks."""
+        first = results[0]
+        if not isinstance(first, Tensor):
+            return first  # variances are refused as of one network
+        return cross_entropy.mean_logits(torch.stack(list(results)).flatten(1)).reshape(first.shape)
+
+    def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
+        """Raise unless the targets are 0 or 1 for each of the network's C logits."""
+        if targets.shape[1] != num_outputs:
+            one = targets.shape[1] == 1
+            hint = " One class number a row: likelihood=Classification()." if one else ""
+            raise ValueError(
+                f"{name} targets have shape {list(targets.shape)}, and the network has {num_outputs} logits; "
+                f"several labels need a 0 or 1 for each logit, [n, {num_outputs}].{hint}"
+            )
+        wrong = ((targets != 0) & (targets != 1)).nonzero()
+        if len(wrong):
+            row, label = wrong[0].tolist()
+            raise ValueError(
+                f"{name} targets are neither 0 nor 1 in {len(wrong)} of {targets.numel()} places, first "
+                f"{targets[row, label].item():g} in row {row}, label {label}. Probabilities as targets are "
+                "not supported: pass targets > 0.5."
+            )
+
+    def warn(self, num_outputs: int, targets: Tensor) -> None:
+        """Warn of labels that no training row, or every one, has."""
+        counts = targets.double().sum(dim=0)
+        constant = ((counts == 0) | (counts == len(targets))).nonzero().flatten().tolist()
+        if constant and len(targets) > 1:
+            names = ", ".join(map(str, constant[:MAX_NAMED])) + (", ..." if len(constant) > MAX_NAMED else "")
+            warn_user(
+                f"{len(constant)} of {num_outputs} labels are the same in all training rows ({names}): their "
+                "probabilities are the network's alone."
+            )
+
+    def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
+        """Whether the outputs are probabilities: logits between 0 and 1 would predict every label."""
+        inside = bool(((outputs >= 0) & (outputs <= 1)).all()) and bool((targets == 0).any())
+        if not inside or len(outputs) < MIN_COMPARED:
+            return ""
+        return (
+            "the network's outputs look like probabilities: they all lie between 0 and 1. MultiLabel() needs "
+            "logits, from before the sigmoid; leave that layer out, or pass "
+            "output=lambda p: p.logit(eps=1e-6)."
+        )
+
+    def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
+        """z - R, so that the gradient of half the squared error is that of the cross entropy."""
+        logits = outputs().double()
+        return logits - (logits.sigmoid() - targets.to(logits))
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The Newton step of each logit, float64, shape [n, C]; see `math.cross_entropy`."""
+        labels = targets.to(outputs.device).flatten()
+        return cross_entropy.newton_step(outputs.reshape(-1, 1), labels).reshape(outputs.shape)
+
+    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
+        """The one combination of logits that the experts learn, shape [C, 1]; see `signed_combination`."""
+        return signed_combination(mix, generator)
+
+    def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> LabelRows:
+        targets = targets.to(outputs.device).double()
+        return LabelRows(outputs, targets, raw.epistemic, *self.measures(raw).unbind(dim=1))
+
+    def calibrate(self, rows: Any, shape: Shape, targets: Any, *, seen: bool = False, **_: Any) -> Learnt:
+        """The temperatures and the medians of the novelty; the training targets are not used."""
+        if rows is None:
+            return LabelTemperature.default(shape.outputs), UsualNovelty.default()
+        return LabelTemperature.fit(rows, seen=seen), UsualNovelty.fit(rows)
+
+    def recalibrate(self, rows: LabelRows, shape: Shape, calibrations: Learnt) -> Learnt:
+        """All calibrations fitted to held-out rows."""
+        return self.calibrate(rows, shape, None)
+
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """The latent variance and its share of the prior variance, means over the logits, shape [n, 2]."""
+        return torch.stack([raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+
+    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
+        """How many times as novel as a typical row; see `UsualNovelty`."""
+        return calibrations[1](*measures.unbind(dim=1))
+
+    def prediction(
+        self,
+        outputs: Tensor,
+        raw: LatentPrediction,
+        calibrations: Learnt,
+        valid: Tensor | None = None,
+        reference: ReferenceScores | None = None,
+    ) -> LabelPrediction:
+        """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
+        calibrations = moved(calibrations, lambda tensor: tensor.to(raw.epistemic.device))
+        spread = raw.epistemic.to(wide(outputs.dtype))
+        spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
+        nothing = spread.new_zeros(()).expand(outputs.shape)
+        score = self.score(self.measures(raw), calibrations)
+        return LabelPrediction(
+            mean=outputs,
+            epistemic=spread,
+            aleatoric=nothing,
+            excess=nothing,
+            **common_fields(outputs, raw, score, valid, reference),
+            temperature=calibrations[0](raw.epistemic),
+        )
+
+    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
+        base = reader.positive(f"{prefix}0.base", shape.outputs)
+        usual = [reader.positive(f"{prefix}1.{name}") for name in ("variance", "novelty")]
+        return LabelTemperature(base, reader.positive(f"{prefix}0.slope")), UsualNovelty(*usual)
