@@ -180,6 +180,12 @@ def far_field(growth, novelty: float) -> float:
     return float(np.interp(math.log10(max(novelty, 0.1)) + 1.0, [0.0, 0.5, 1.0], [0.0, *growth]))
 
 
+def vague_share(near):
+    """Of the distribution of the training targets, with twice the odds of 1 - u."""
+    odds = 2.0 * (1.0 - near) / near
+    return odds / (1.0 + odds)
+
+
 def nearness(table, measures) -> float:
     """u of a row, from the tails of the novelty measures [3, K, Q], in plain Python."""
     exponents = []

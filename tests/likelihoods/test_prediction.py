@@ -55,7 +55,7 @@ def test_doubt_and_centre_stay_with_their_rows():
     own = replace(p, rare=torch.full_like(p.mean, 0.4), share=0.1, df=torch.full_like(p.mean, 5.0))
     corrected = replace(own, vague=vague, centre=torch.full_like(p.mean, 3.0))
     # second moments about the mean of the first part; the targets' variance is 4
-    second = (1 - vague) * own.variance + vague * (3 * 4.0 + (corrected.centre - corrected.mean) ** 2)
+    second = (1 - vague) * own.variance + vague * (11 * 4.0 + (corrected.centre - corrected.mean) ** 2)
     torch.testing.assert_close(corrected.variance, second, rtol=1e-9, atol=0)
     torch.testing.assert_close(corrected.distribution.mean, corrected.mean, rtol=1e-12, atol=0)
     torch.testing.assert_close(corrected.distribution.variance, corrected.variance, rtol=1e-9, atol=0)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reference import nearness, pooled_scale, two_opinions
+from reference import nearness, pooled_scale, two_opinions, vague_share
 
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
@@ -76,10 +76,10 @@ def test_every_part_of_the_variance_is_its_formula(raw, about):
             float(c.centre[j]),
             float(c.spread[j]),
         )
-        vague = float(c.vague) * (1 - near) * (spread > 0)
+        vague = float(c.vague) * vague_share(near) * (spread > 0)
         assert float(p.mean[i, j]) == pytest.approx(loc, rel=1e-10)
         # second moments of both parts, about the mean of the first
-        usual, marginal = variance + excess + float(c.share) * spread, 3 * spread + (centre - loc) ** 2
+        usual, marginal = variance + excess + float(c.share) * spread, 11 * spread + (centre - loc) ** 2
         second = (1 - vague) * usual + vague * marginal
         assert float(p.variance[i, j]) == pytest.approx(second, rel=1e-9)
         if about == "corrected":

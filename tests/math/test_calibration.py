@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import nearness, pooled_scale, two_opinions
+from reference import nearness, pooled_scale, two_opinions, vague_share
 from scipy import optimize, stats
 
 from trustgp.experts import witness_fit
@@ -63,8 +63,8 @@ def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
     student = stats.t(df, scale=np.sqrt(variance * (df - 2) / df))
     far = stats.norm(scale=np.sqrt(spread + variance + d**2))
     usual = 0.5 * (student.pdf(error - d) + student.pdf(error + d))
-    density, vague = (1 - share) * usual + share * far.pdf(error), float(c.vague) * (1 - near)
-    marginal = stats.t(3, centre, np.sqrt(np.where(spread > 0, spread, 1.0))).pdf(rows.target.numpy())
+    density, vague = (1 - share) * usual + share * far.pdf(error), float(c.vague) * vague_share(near)
+    marginal = stats.t(2.2, centre, np.sqrt(np.where(spread > 0, spread, 1.0))).pdf(rows.target.numpy())
     return np.log(np.where(spread > 0, (1 - vague) * density + vague * marginal, density))
 
 
@@ -102,9 +102,9 @@ def generated(
     usual = np.where(rare, np.sqrt(spread + variance + offset**2) * rng.normal(size=rows), usual)
     outputs, doubtful = (
         centre + rng.normal(size=rows),
-        rng.uniform(size=rows) < float(truth.vague) * (1 - near),
+        rng.uniform(size=rows) < float(truth.vague) * vague_share(near),
     )
-    marginal = centre + np.sqrt(spread) * rng.standard_t(3, rows)
+    marginal = centre + np.sqrt(spread) * rng.standard_t(2.2, rows)
     target = np.where(doubtful, marginal, outputs + float(truth.shift) * mu + usual)
     return replace(blank, residual=torch.from_numpy(target - outputs), target=torch.from_numpy(target))
 

@@ -54,7 +54,10 @@ class Mixed:
         usual = (1 - vague) * (1 - share) / 2
         self.parts, self.weights = parts, [usual, usual, (1 - vague) * share]
         if vague:
-            self.parts, self.weights = [*parts, stats.t(3, centre, math.sqrt(spread))], [*self.weights, vague]
+            self.parts, self.weights = (
+                [*parts, stats.t(2.2, centre, math.sqrt(spread))],
+                [*self.weights, vague],
+            )
         self.mean = sum(w * part.mean() for w, part in zip(self.weights, self.parts, strict=True))
         about = [part.var() + (part.mean() - self.mean) ** 2 for part in self.parts]
         self.variance, self.width = (

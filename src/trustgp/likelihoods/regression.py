@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..data.chunking import evenly
 from ..data.tensor_file import Reader
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import KNOTS, STATISTICS, Calibration, OutlierPrior, pooled
+from ..math.calibration import KNOTS, STATISTICS, Calibration, OutlierPrior, ignorance, pooled
 from ..math.calibration_fit import (
     MANY_ROWS,
     choose_spread,
@@ -26,7 +27,8 @@ from ..math.calibration_fit import (
     initial_calibration,
 )
 from ..math.held_out import CalibrationRows, independent_share
-from ..math.quantiles import NUM_MEASURES, TAIL_LEVELS, TailShares
+from ..math.predictive import PredictiveDistribution
+from ..math.quantiles import NUM_MEASURES, RANK_TOLERANCE, TAIL_LEVELS, TailShares
 from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import Prediction
 
@@ -36,6 +38,7 @@ MIN_WARNED, MIN_EXCESS_NLL = 50, 0.1  # rows for a warning about a calibration, 
 # Rows for a warning about the scale of targets; squared errors, over the targets' variance, of the outputs,
 # and of the same after rescaling; and the ratio of the two.
 MIN_COMPARED, MIN_ERROR, MAX_RESCALED_ERROR, MAX_RATIO = 20, 0.25, 0.1, 0.05
+COVERING_POWERS = (1.0, 0.75, 0.5, 0.25)  # of the factor by which a variance grows
 COVERED, MAX_DEVIATIONS, MAX_OFF = 0.95, 4.0, 0.02  # a level, and how far off it may be: by chance, besides
 PLACES = ("", *(f" whose intervals are {which}" for which in ("narrowest", "neither", "widest")))
 BLOCKS = 10  # of held-out rows, on which the network's mean and the corrected one are compared
@@ -137,7 +140,8 @@ class Regression(Likelihood):
         own, corrected = (replace(c, tails=tails.wider(TailShares(c.tails)).table) for c in before)
         spread, share = choose_spread(rows, own), independent_share(rows, shape.outputs)
         own, corrected = _fit_both(rows, own, corrected, spread=spread, share=share)
-        return own, _if_better(rows, own, corrected), *before
+        chosen = _if_better(rows, own, corrected)
+        return _covering(rows, own), _covering(rows, chosen), *before
 
     def fitted_to_left_out(self, calibrations: Scales) -> bool:
         own, before = (state_tensors(calibrations[k]) for k in (0, 2))
@@ -211,20 +215,51 @@ def _never_worse(
     return min(candidates, key=lambda one: held_out_loss(one, rows))
 
 
-def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
-    """Whether the 95 % interval covers more or fewer held-out rows than chance allows, overall or in thirds
-    of its width."""
-    outputs = len(calibration.bias)
-    if not torch.equal(rows.output.cpu(), torch.arange(outputs).repeat(len(rows) // outputs)):
-        return ""  # some rows have not all outputs
+def _intervals(
+    rows: CalibrationRows, calibration: Calibration
+) -> tuple[Tensor, PredictiveDistribution] | None:
+    """Residuals [n, C] and their distributions; None where some rows have not all outputs."""
+    outputs, n = len(calibration.bias), len(rows) // len(calibration.bias)
+    if not torch.equal(rows.output.cpu(), torch.arange(outputs).repeat(n)):
+        return None
+    rows = rows.subset((evenly(n, MAX_ENTRIES)[:, None] * outputs + torch.arange(outputs)).flatten())
     names = [field.name for field in fields(LatentPrediction) if field.name not in ("expert", "nearest")]
     values = {name: getattr(rows, name).reshape(-1, outputs) for name in names}
     residual, expert = rows.residual.reshape(-1, outputs), rows.output.reshape(-1, outputs)[:, :1]
     raw = LatentPrediction(**values, expert=expert, nearest=rows.measures[::outputs])
     zeros = torch.zeros_like(residual)
-    distribution = _about(zeros, raw, calibration, common_fields(zeros, raw, None, None, None)).distribution
-    inside = (distribution.within(residual.abs()) <= COVERED).double().flatten()
-    independent = independent_share(rows, outputs) * len(residual)
+    common = common_fields(zeros, raw, None, None, None)
+    # about the network's output, wherever the targets lie
+    return residual, _about(zeros, raw, replace(calibration, vague=NONE), common).distribution
+
+
+def _covering(rows: CalibrationRows, calibration: Calibration) -> Calibration:
+    """A larger scale, with which the 95 % interval covers that share of the held-out rows, as a new row
+    counts: of few rows all. It grows as long as the likelihood falls by no more than chance."""
+    if (both := _intervals(rows, calibration)) is None:
+        return calibration
+    residual, distribution = both
+    ratios = ((residual - distribution.loc).abs() / distribution.half_width(COVERED)).flatten().sort().values
+    share = min(1.0, math.ceil((len(residual) + 1) * COVERED) / len(residual))
+    factor = ratios[math.ceil(share * len(ratios) - RANK_TOLERANCE) - 1].square().cpu()
+    for power in COVERING_POWERS if 1.0 < factor < torch.inf else ():
+        more = factor**power
+        scaled = {"excess": calibration.excess * more, "trust": calibration.trust / more}
+        larger = replace(calibration, bias=calibration.bias + more.log(), **scaled)
+        loss, chance = _compared(rows, larger, calibration)
+        if loss <= chance:
+            return larger
+    return calibration
+
+
+def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
+    """Whether the 95 % interval covers more or fewer held-out rows than chance allows, overall or in thirds
+    of its width."""
+    if (both := _intervals(rows, calibration)) is None:
+        return ""
+    residual, distribution = both
+    inside = (distribution.within((residual - distribution.loc).abs()) <= COVERED).double().flatten()
+    independent = independent_share(rows, residual.shape[1]) * len(residual)
     order = distribution.scale.flatten().argsort()
     for part, where in zip((order, *order.tensor_split(3)), PLACES, strict=True):
         chance = MAX_DEVIATIONS * (COVERED * (1.0 - COVERED) * len(order) / len(part) / independent) ** 0.5
@@ -239,11 +274,16 @@ def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
 
 def _if_better(rows: CalibrationRows, own: Calibration, corrected: Calibration) -> Calibration:
     """The corrected mean, or the network's own where blocks of held-out rows cannot tell which is better."""
+    gain, chance = _compared(rows, own, corrected)
+    return corrected if gain > chance else replace(own, vague=corrected.vague)
+
+
+def _compared(rows: CalibrationRows, one: Calibration, other: Calibration) -> tuple[float, float]:
+    """By how much the first has a higher loss on blocks of held-out rows, and the standard error."""
     blocks = [block for block in torch.arange(len(rows)).tensor_split(BLOCKS) if len(block)]
-    gains = [held_out_loss(own, part) - held_out_loss(corrected, part) for part in map(rows.subset, blocks)]
+    gains = [held_out_loss(one, part) - held_out_loss(other, part) for part in map(rows.subset, blocks)]
     mean, deviation = torch.tensor(gains).mean(), torch.tensor(gains).std(correction=0)
-    better = float(mean) > float(deviation) / len(gains) ** 0.5
-    return corrected if better else replace(own, vague=corrected.vague)
+    return float(mean), float(deviation) / len(gains) ** 0.5
 
 
 def _about(
@@ -268,7 +308,7 @@ def _about(
     finite = torch.isfinite(reduce(add, variances.values()))  # overflow makes a row invalid
     common, marginal = _masked(common, finite.reshape(outputs.shape[0], -1).all(dim=1)), {}
     if c.vague:
-        novel = torch.where(common["valid"][:, None], 1.0 - nearness, 0.0)
+        novel = torch.where(common["valid"][:, None], ignorance(nearness), 0.0)
         marginal["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
         marginal["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
     return Prediction(

@@ -43,8 +43,8 @@ class Calibration:
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
     The target has a `PredictiveDistribution` about :math:`f + z \mu`, of variance L V about its centres,
-    which lie :math:`\sqrt{w} (1 - z) |\mu|` on either side; and, with probability :math:`q (1 - u)`, the
-    distribution of the training targets, whatever the row is.
+    which lie :math:`\sqrt{w} (1 - z) |\mu|` on either side; and, with a probability of q times the
+    `ignorance`, the distribution of the training targets, whatever the row is.
     """
 
     weights: Tensor  # w of the `STATISTICS` [S]
@@ -114,6 +114,11 @@ class Calibration:
             total = total + slope * (way - before).clamp(0.0, knot - before)
             before, height = knot, value
         return total
+
+
+def ignorance(nearness: Any) -> Any:
+    r"""Of u, the weight of the training targets: that of the evidence far away, with twice its odds."""
+    return 2.0 * (1.0 - nearness) / (2.0 - nearness)
 
 
 def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from .calibration import (
     STATISTICS,
     Calibration,
     OutlierPrior,
+    ignorance,
 )
 from .held_out import CalibrationRows, constant_noise, mean_by_output
 from .predictive import MARGINAL_DF, MARGINAL_UNIT, MAX_DF
@@ -93,7 +94,8 @@ def loss_and_slopes(
     rare = np.log(c["share"]) - 0.5 * (np.log(2 * math.pi * total) + error * error / total)
     density = np.logaddexp(usual, rare)
     # with the distribution of the training targets
-    vague = c["vague"] * (1.0 - nearness) * (spread > 0)
+    doubtful = ignorance(nearness) * (spread > 0)
+    vague = c["vague"] * doubtful
     aware = np.log1p(-vague) + density
     mixed = np.where(vague > 0, np.logaddexp(aware, np.log(vague) + marginal), density)
     inlying, share = (np.exp(aware - density + part - mixed) for part in (usual, rare))
@@ -113,8 +115,7 @@ def loss_and_slopes(
         "trust": by_g * np.nan_to_num(p * v, nan=0.0),
         "growth": (by_v * (1.0 - nearness))[:, None] * way,
         "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
-        "vague": (1.0 - nearness)
-        * np.where(spread > 0, np.exp(marginal - mixed) - np.exp(density - mixed), 0.0),
+        "vague": doubtful * np.nan_to_num(np.exp(marginal - mixed) - np.exp(density - mixed)),
     }
     return -float(mixed.mean()), {k: -_gathered(v, c[k], output) / len(nearness) for k, v in entries.items()}
 

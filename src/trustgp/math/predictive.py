@@ -22,8 +22,12 @@ from torch import Tensor
 from torch.distributions import Distribution, StudentT, constraints
 
 MAX_DF = 1e6  # beyond, a Student-t is a Gaussian
-MARGINAL_DF = 3.0  # of the distribution of the training targets, whose scale is their deviation
-MARGINAL_UNIT = -math.log(math.sqrt(3.0) * math.pi / 2.0)  # log density of its unit at 0
+# Of the distribution of the training targets, whose scale is their deviation: heavy tails, with a variance.
+MARGINAL_DF = 2.2
+MARGINAL_UNIT = math.lgamma((MARGINAL_DF + 1) / 2) - math.lgamma(
+    MARGINAL_DF / 2
+)  # log density of its unit at 0
+MARGINAL_UNIT -= 0.5 * math.log(math.pi * MARGINAL_DF)
 MARGINAL_VARIANCE = MARGINAL_DF / (MARGINAL_DF - 2.0)  # over the targets'
 MAX_STEPS, TOLERANCE = 80, 1e-10  # of the search for a quantile
 NODES = 20  # of quadrature, in each part
