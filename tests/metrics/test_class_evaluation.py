@@ -72,7 +72,7 @@ def test_foreign_rows_with_labels_are_scored_and_rows_without_a_prediction_count
 def test_labels_that_are_none_are_refused(case, model):
     with pytest.raises(ValueError, match="data labels lie beyond"):
         trustgp.evaluate(model, (case.test[0], case.test[1] + 5), progress=False)
-    with pytest.raises(ValueError, match="Soft"):
+    with pytest.raises(ValueError, match="MultiLabel"):
         trustgp.evaluate(model, (case.test[0], torch.rand(400, 3)), progress=False)
     with pytest.raises(ValueError, match="agree"):
         trustgp.evaluate(model.predict(case.test[0]), case.test[1][:5])

@@ -57,6 +57,18 @@ def test_an_alarm_starts_at_once_and_ends_after_enough_quiet_frames(patience, sc
     assert statuses(monitor, scores) == expected
 
 
+@each("std", [float("inf"), float("nan"), 1e300])
+@each("limit", [None, 1.0])
+def test_a_deviation_that_is_not_finite_is_invalid_input(std, limit):
+    """A variance of 1e600 is infinite."""
+
+    def runner(inputs):
+        variance = torch.full((len(inputs), 1), std, dtype=torch.float64).square()
+        return {"mean": inputs[:, :1], "variance": variance, "novelty": torch.zeros(len(inputs))}
+
+    assert trustgp.Monitor(runner, 0.5, std=limit)(torch.zeros(2)).status == "invalid input"
+
+
 def test_novel_comes_before_uncertain_and_both_have_hysteresis():
     monitor = scripted(std=1.0, leave=0.5, patience=2)
     frames = [[0.1, 1.1], [0.1, 0.6], [0.9, 0.1], [0.1, 0.1], [0.1, 0.1]]
@@ -88,6 +100,9 @@ def test_each_output_has_its_own_limit_and_without_a_limit_no_frame_is_uncertain
         None,
         "broken",
         [[1.0], [1.0, 2.0]],
+        np.ma.array([0.0, 1.0, 2.0], mask=[False, True, False]),
+        torch.zeros(3, device="meta"),
+        torch.zeros(3).to_sparse(),
     ],
 )
 @each("first", [True, False])

@@ -12,7 +12,7 @@ from torch.distributions import Categorical
 
 from ..data.torch_modes import cpu_default
 from ..math.cross_entropy import two_sided
-from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution
+from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution, aligned
 from ..math.quantiles import check_share
 from .batch import Batch
 
@@ -268,6 +268,13 @@ def _joined(values: list[Any]) -> Any:
     return torch.cat(values)
 
 
+class Labels(Categorical):
+    """Class numbers [n] or [n, 1]."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return super().log_prob(aligned(value, self.batch_shape))
+
+
 @dataclass(frozen=True, repr=False)
 class ClassPrediction(Prediction):
     r"""Logits, the probabilities of the classes, and the latent variance of the logits.
@@ -320,7 +327,7 @@ class ClassPrediction(Prediction):
     @property
     def distribution(self) -> Categorical:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of the class number, with `probabilities`, in float64."""
-        return Categorical(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
+        return Labels(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
         """k draws of the class number, int64 [k, n]."""

@@ -24,9 +24,8 @@ from torch.distributions import Distribution, StudentT, constraints
 MAX_DF = 1e6  # beyond, a Student-t is a Gaussian
 # Of the distribution of the training targets, whose scale is their deviation: heavy tails, with a variance.
 MARGINAL_DF = 2.2
-MARGINAL_UNIT = math.lgamma((MARGINAL_DF + 1) / 2) - math.lgamma(
-    MARGINAL_DF / 2
-)  # log density of its unit at 0
+# log density of its unit at 0
+MARGINAL_UNIT = math.lgamma((MARGINAL_DF + 1) / 2) - math.lgamma(MARGINAL_DF / 2)
 MARGINAL_UNIT -= 0.5 * math.log(math.pi * MARGINAL_DF)
 MARGINAL_VARIANCE = MARGINAL_DF / (MARGINAL_DF - 2.0)  # over the targets'
 MAX_STEPS, TOLERANCE = 80, 1e-10  # of the search for a quantile
@@ -95,6 +94,7 @@ class PredictiveDistribution(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the targets, in nats; minus infinity for invalid rows."""
+        value = aligned(value, self.loc.shape)
         error = value.double() - self.loc
         density = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
         if self._mixed:
@@ -109,6 +109,7 @@ class PredictiveDistribution(Distribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y <= y)."""
+        value = aligned(value, self.loc.shape)
         error = value.double() - self.loc
         usual = 0.5 * (1.0 + error.sign() * self._within(error.abs()))
         if not self._mixed:
@@ -205,6 +206,7 @@ class PredictiveDistribution(Distribution):
         """
         from scipy import special
 
+        targets = aligned(targets, self.loc.shape)
         error = (targets.double() - self.loc).abs()
         z, d, s, df, far = self._arrays(error)
         share = self.share.cpu().numpy()
@@ -268,6 +270,18 @@ class PredictiveDistribution(Distribution):
         far = (self.spread + self._usual()).sqrt()
         values = torch.broadcast_tensors(distance.double(), self.offset, self.scale, self.df, far)
         return tuple(value.cpu().numpy() for value in values)
+
+
+def aligned(values: Tensor, shape: torch.Size) -> Tensor:
+    """Values for a batch of this shape, or several such [k, ...]: [n] and [n, 1] mean the same. A number
+    serves all, and one entry takes any values; other shapes are refused."""
+    flat = shape[:-1] if shape[-1:] == (1,) else shape
+    if values.shape in (flat, (*flat, 1)):
+        return values.reshape(shape)
+    if values.ndim and shape.numel() > 1 and values.shape[-len(shape) :] != shape:
+        what = f"targets have the shape {tuple(values.shape)}, predictions {tuple(shape)}"
+        raise ValueError(f"{what}; pass targets of the same shape.")
+    return values
 
 
 def log_density(

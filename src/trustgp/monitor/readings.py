@@ -49,9 +49,13 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
     if nested and ((wanted or "").startswith("(") or not all(isinstance(value, Real) for value in frame)):
         return tuple(read_frame(value, None) for value in frame)
     if isinstance(frame, Tensor):
-        if frame.is_complex():
+        if frame.is_complex() or frame.is_quantized:
             raise FrameError(f"values are {frame.dtype}, not real numbers")
+        if frame.is_meta or frame.layout != torch.strided:
+            raise FrameError(f"values are {'on no device' if frame.is_meta else frame.layout}, not an array")
         return frame.detach()
+    if np.ma.is_masked(frame):
+        raise FrameError("values are masked")
     try:
         array = np.asarray(frame)
     except ValueError as error:  # rows of unequal length
@@ -164,7 +168,7 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
         raise TypeError(f"the model returns a {kind} that lacks one of {', '.join(NEEDED)}.")
     mean, std = (value.reshape(len(novelty), -1) for value in (mean, variance.sqrt()))
     score, valid, expert = (field(name) for name in ("score", "valid", "expert"))
-    finite = torch.isfinite(mean).all(dim=1)
+    finite = torch.isfinite(mean).all(dim=1) & torch.isfinite(std).all(dim=1)
     score, valid = novelty if score is None else score, finite if valid is None else finite & valid.bool()
     expert = None if expert is None else expert.reshape(len(novelty), -1)
     return Reading(mean, std, novelty, score, valid, expert, field("probabilities"), field("labels"))
