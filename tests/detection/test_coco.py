@@ -100,9 +100,9 @@ def changed(content, part, **changes):
     [
         (lambda c: changed(c, "annotations", image_id=44), "annotation 1 is of an image or category that"),
         (lambda c: changed(c, "annotations", category_id=9), "annotation 1 is of an image or category that"),
-        (lambda c: changed(c, "annotations", bbox=[1, 2, 3]), r"annotation 1 has the bbox \[1.0, 2.0, 3.0\]"),
+        (lambda c: changed(c, "annotations", bbox=[1, 2, 3]), r"annotation 1 has the bbox \[1, 2, 3\]"),
         (lambda c: changed(c, "annotations", bbox=[1, 2, float("nan"), 3]), "has the bbox"),
-        (lambda c: changed(c, "annotations", bbox="1 2 3 4"), "could not convert"),
+        (lambda c: changed(c, "annotations", bbox="1 2 3 4"), "annotation 1 has the bbox 1 2 3 4"),
         (lambda c: changed(c, "images", id=0), "ids of images and categories must be unique"),
         (lambda c: changed(c, "images", file_name=None), r"KeyError\('file_name'\)"),
         (lambda c: changed(c, "annotations", bbox=None), r"KeyError\('bbox'\)"),
@@ -186,3 +186,38 @@ def test_classes_are_compared_with_the_detectors_before_a_picture_is_read(folder
     right = read(folder[0], labels={"rover": 1, "lander": 0}, **counted)
     assert len(as_scenes(right, named("lander", "rover"), name="train")[1]) == 4
     assert len(as_scenes(read(folder[0]), named("LABEL_0", "LABEL_1"), name="train")[1]) == 4
+
+
+@each("name", ["/etc/hostname", "../outside.png", "inner/../../outside.png", "link.png"])
+def test_a_picture_outside_of_the_folder_is_refused(folder, name):
+    """Promise 37: absolute paths, `..` and links out of the folder."""
+    place, content = folder
+    inner = place / "pictures"
+    inner.mkdir(exist_ok=True)
+    (place / "outside.png").write_bytes((place / "0.png").read_bytes())
+    (inner / "link.png").unlink(missing_ok=True)
+    (inner / "link.png").symlink_to(place / "outside.png")
+    content["images"] = [{**content["images"][0], "file_name": name}]
+    content["annotations"] = content["annotations"][:2]
+    with pytest.raises(
+        ValueError, match=r"all.json names .*, which is not in .*; pass a file whose pictures"
+    ):
+        coco_scenes(write(place, content) / "all.json", inner, prepare=pixels, labels=CLASSES)
+
+
+@each(
+    ("change", "message"),
+    [
+        ({"iscrowd": "0"}, "iscrowd '0'; 0 or 1"),
+        ({"iscrowd": 0.7}, "iscrowd 0.7"),
+        ({"bbox": ["4", "5", "16", "20"]}, "bbox"),
+        ({"bbox": [4, 5, True, 20]}, "bbox"),
+    ],
+)
+def test_numbers_of_an_annotation_are_what_they_say(folder, change, message):
+    place, content = folder
+    content["annotations"][0] |= change
+    with pytest.raises(ValueError, match=message):
+        read(write(place, content))
+    with pytest.raises(ValueError, match="has the class"):
+        read(write(place, {**content, "annotations": content["annotations"][1:]}), labels={5: 0.7, 6: True})

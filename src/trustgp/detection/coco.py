@@ -86,6 +86,10 @@ def coco_scenes(
         numbers = torch.tensor([classes[row[CATEGORY]] for row in rows], dtype=torch.int64)
         size = image.get("height"), image.get("width")
         pictures.append(CocoPicture(folder / image["file_name"], size, boxes, numbers))
+    root = folder.resolve()
+    if outside := [one.path for one in pictures if not one.path.resolve().is_relative_to(root)]:
+        what = f"{path.name} names {outside[0]}, which is not in {folder}"
+        raise ValueError(f"{what}; pass a file whose pictures are inside of its folder.")
     if missing := [one.path.name for one in pictures if not one.path.is_file()]:
         what = f"{len(missing)} of {len(pictures)} pictures of {path.name} are not in {folder}"
         raise FileNotFoundError(f"{what}, the first is {missing[0]}.")
@@ -111,13 +115,15 @@ def _content(path: Path) -> tuple[dict[Any, dict], dict[Any, list[dict]], dict[A
 def _annotations(rows: list[dict], images: Mapping, names: Mapping, path: Path) -> dict[Any, list[dict]]:
     kept, empty = {}, 0
     for place, row in enumerate(rows):
-        box = [float(value) for value in row[BOX]]
+        box, crowd = row[BOX], row.get(CROWD, 0)
         if row["image_id"] not in images or row[CATEGORY] not in names:
             raise ValueError(f"annotation {place} is of an image or category that the file does not list")
-        if len(box) != 4 or not all(map(math.isfinite, box)):
+        if len(box) != 4 or not all(type(value) in (int, float) and math.isfinite(value) for value in box):
             raise ValueError(f"annotation {place} has the {BOX} {box}")
-        empty += min(box[2:]) <= 0 and not row.get(CROWD)
-        if min(box[2:]) > 0 and not row.get(CROWD):
+        if not isinstance(crowd, int) or crowd not in (0, 1):
+            raise ValueError(f"annotation {place} has the {CROWD} {crowd!r}; 0 or 1 is needed")
+        empty += min(box[2:]) <= 0 and not crowd
+        if min(box[2:]) > 0 and not crowd:
             kept.setdefault(row["image_id"], []).append(row)
     if empty:
         warn_user(f"{path.name}: {empty} boxes are empty; they are left out.")
@@ -129,7 +135,7 @@ def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> di
     given = {key: key for key in names} if labels is None else labels
     classes = {key: given.get(key, given.get(name, "missing")) for key, name in names.items()}
     for key, value in classes.items():
-        if not isinstance(value, int | None):
+        if not isinstance(value, int | None) or isinstance(value, bool):
             what = f"{path}: category {names[key]!r}, id {key!r}, has the class {value!r}; pass labels= with"
             raise ValueError(f"{what} a number (None: omit it) for each, such as detector.config.label2id.")
     return classes
