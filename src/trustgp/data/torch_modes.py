@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from .trees import Inputs, leaves
 
 _USERS_DEVICE: ContextVar[torch.device | None] = ContextVar("default device outside of `cpu_default`")
 
@@ -40,3 +43,12 @@ def cpu_default() -> Iterator[None]:
 def users_default() -> AbstractContextManager[object]:
     """Within `cpu_default` the device of before, on which the user's network may make tensors."""
     return _USERS_DEVICE.get(None) or nullcontext()
+
+
+def refuse_transforms(inputs: Inputs) -> None:
+    """Raise within a transform of torch.func: gradients through an error bar would be 0 without a word."""
+    if any(is_functorch_wrapped_tensor(leaf) for leaf in leaves(inputs)):
+        raise RuntimeError(
+            "predict was called within torch.func (vmap, grad, jvp, ...), which it does not support; pass "
+            "all rows at once, and differentiate the network itself."
+        )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..data.chunking import chunks
 from ..data.quantities import size_text
 from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows
-from ..data.torch_modes import cpu_default, without_autocast
+from ..data.torch_modes import cpu_default, refuse_transforms, without_autocast
 from ..data.trees import (
     Inputs,
     as_inputs,
@@ -197,6 +197,7 @@ def predict(
 
 def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
     """Of tensors; an error names inputs that are unlike those of the fit as its likely cause."""
+    refuse_transforms(inputs)
     try:
         with without_autocast(state.device.type):
             inputs = to_device(inputs, state.device)
