@@ -1,6 +1,7 @@
 """Several labels a row: from fit to file, against formulas in float64."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,13 +101,17 @@ def test_temperatures_are_those_of_the_largest_posterior():
     assert float(fitted.base[1]) > 1.5 * float(fitted.base[0])  # the second label is overconfident
 
 
-def test_few_rows_pull_labels_together_and_training_rows_leave_the_base_at_one():
+def test_few_rows_pull_labels_together_and_of_training_rows_the_loss_alone_counts():
     ratios = [
         float(t.base[1] / t.base[0])
         for t in (LabelTemperature.fit(held_out_rows(n), seen=False) for n in (10, 1000))
     ]
     assert 1.0 < ratios[0] < ratios[1]
-    assert LabelTemperature.fit(held_out_rows(), seen=True).base.tolist() == [1.0, 1.0]
+    rows = held_out_rows()
+    assert LabelTemperature.fit(rows, seen=True).base.tolist() == [1.0, 1.0]
+    fitted = replace(rows, logits=5.0 * (2.0 * rows.targets - 1.0))
+    expected = (0.15 / math.log1p(math.exp(-5.0))) ** (2 / 8)
+    assert LabelTemperature.fit(fitted, seen=True).base.tolist() == pytest.approx([expected, expected])
 
 
 def assert_same(values, wanted):

@@ -59,9 +59,16 @@ def test_base_and_slope_are_those_that_scipy_finds(base, slope):
     np.testing.assert_allclose(ours, best.x, atol=1e-5)
 
 
-def test_rows_that_the_network_was_trained_on_leave_the_base_alone():
-    found = fit_temperature(rows_of(800, base=4.0, slope=0.5), 3, seen=True, local=True)
-    assert float(found.base) == 1.0
+def test_on_rows_that_the_network_was_trained_on_the_base_follows_from_their_loss_alone():
+    rows = rows_of(800, base=4.0, slope=0.5)
+    assert float(fit_temperature(rows, 3, seen=True, local=True).base) == 1.0  # it has not fitted them
+    right = torch.arange(rows.logits.shape[1])[None] == rows.labels[:, None]
+    logits = torch.where(right, 3.0, -3.0).double()
+    fitted = fit_temperature(replace(rows, logits=logits), 3, seen=True, local=True)
+    loss = math.log1p((logits.shape[1] - 1) * math.exp(-6.0))
+    assert float(fitted.base) == pytest.approx((0.15 / loss) ** (2 / 8), rel=1e-12)
+    certain = fit_temperature(replace(rows, logits=100 * logits), 3, seen=True, local=True)
+    assert float(certain.base) == pytest.approx((0.15 / 1e-4) ** (2 / 8), rel=1e-12)  # no more than that
 
 
 def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all():

@@ -14,6 +14,7 @@ from .user_warnings import warn_user
 
 HELD_OUT_EVERY = 10  # one row in so many is kept from the experts
 MAX_HELD_OUT = 2000  # of them
+ENOUGH_ROWS = 300  # unseen rows: on CIFAR-10 their temperature is as good as that of thousands
 MIN_SPLIT_ROWS = 50  # training rows below which none are split off
 LOOKED_UP_ROWS, SEARCHED_ROWS, COMPARED_NUMBERS = 256, 2**17, 8  # in a search for duplicates
 
@@ -29,8 +30,9 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
     held_out = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
     warn_user(
         f"there are no validation rows, so {int(held_out.sum())} of the {len(rows)} training rows are kept "
-        "from the experts to calibrate on. The network was trained on them, so they do not show how "
-        "overconfident it is on new rows. Pass `validation=` (rows that the network has not seen)."
+        "from the experts to calibrate on. The network was trained on them: one that has fitted all its rows "
+        "shows no errors there, whichever are left out, and only a rule of thumb corrects its overconfidence "
+        f"on new rows. Pass `validation=`: about {ENOUGH_ROWS} rows that the network has not seen are enough."
     )
     return held_out
 

@@ -147,8 +147,8 @@ class LabelTemperature:
 
     @classmethod
     def fit(cls, rows: LabelRows, *, seen: bool) -> LabelTemperature:
-        """By maximum a posteriori; on rows of its training set, `seen`, a network's overconfidence does not
-        show: b stays 1. Never less likely than the default."""
+        """By maximum a posteriori, never less likely than the start: b = 1, or, on rows of the network's
+        training set, `seen`, where its overconfidence does not show, `overfit_base`, which stays."""
         labels = rows.logits.shape[1]
         rows = rows.subset(evenly(len(rows), max(MIN_FIT_ROWS, MAX_LOGITS // labels)))
         spread = torch.full((labels + 2,), LABEL_STD, dtype=torch.float64)
@@ -156,9 +156,12 @@ class LabelTemperature:
         free = torch.full_like(spread, 0.0 if seen else 1.0)
         free[0] = 1.0
 
+        usual = label_nll(rows, torch.ones_like(rows.variances)).mean()
+        start = cross_entropy.overfit_base(usual) if seen else torch.ones_like(usual)
+
         def temperature(steps: Tensor) -> LabelTemperature:
             steps = free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)
-            return cls((steps[1] + steps[2:]).exp(), SLOPE * steps[0].exp())
+            return cls(start * (steps[1] + steps[2:]).exp(), SLOPE * steps[0].exp())
 
         def loss(steps: Tensor) -> Tensor:
             nll = label_nll(rows, temperature(steps)(rows.variances)).sum()

@@ -30,6 +30,7 @@ from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 # bounds the step of a misclassified row to about 1 / FLOOR.
 FLOOR = 0.01
 SLOPE = math.pi / 8
+OVERFIT_LOSS, MIN_OVERFIT_LOSS = 0.15, 1e-4  # of a network's training rows; see `overfit_base`
 BASE_STD = 0.5  # standard deviation of the prior of log T_0^2 about 0
 SLOPE_STD = 3.0  # ... of log lambda about log(pi / 8): the scale of v is known to powers of ten only
 EXPERT_STD = 0.5  # ... of an expert's log lambda about that of all
@@ -159,16 +160,29 @@ def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
     return torch.logsumexp(cooled, dim=1) - cooled.gather(1, rows.labels[:, None]).squeeze(1)
 
 
+def overfit_base(loss: Tensor) -> Tensor:
+    r"""T_0^2 of a network that was trained on the held-out rows, from its mean cross entropy there.
+
+    .. math:: T_0 = \max(1, (0.15 / \mathrm{loss})^{1/8})
+
+    Such rows do not show how overconfident the network is on new ones, but the smaller their loss, the more
+    it is. Of small networks, trained for few to many steps, the right temperature was higher in nearly all.
+    """
+    return (OVERFIT_LOSS / loss.clamp_min(MIN_OVERFIT_LOSS)).clamp_min(1.0).pow(0.25)
+
+
 def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool, local: bool) -> Temperature:
     """T_0, lambda and, if `local`, that of each expert, by maximum a posteriori with the priors above.
 
-    On rows of its training set, `seen`, the network's overconfidence does not show: T_0 stays 1.
+    On rows of its training set, `seen`, the network's overconfidence does not show: T_0 is `overfit_base`.
     """
     rows = rows.thinned()
+    usual = tempered_nll(rows, torch.ones_like(rows.variance)).mean()
+    start = overfit_base(usual) if seen else torch.ones_like(usual)
     spread = torch.tensor([BASE_STD, SLOPE_STD], dtype=torch.float64)
     free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
-    base, slope = _fit(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
-    slope = SLOPE * slope
+    base, slope = _fit(rows, free, spread, lambda own: start * own[0] + SLOPE * own[1] * rows.variance)
+    base, slope = start * base, SLOPE * slope
     slopes = slope.repeat(num_experts)
     if local:
         free = (torch.bincount(rows.expert, minlength=num_experts) >= MIN_EXPERT_ROWS).double()
