@@ -175,11 +175,6 @@ def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
     return between / total
 
 
-def far_field(growth, novelty: float) -> float:
-    """A: broken lines over the share of the way from a tenth to 1, in log nu."""
-    return float(np.interp(math.log10(max(novelty, 0.1)) + 1.0, [0.0, 0.5, 1.0], [0.0, *growth]))
-
-
 def vague_share(near):
     """Of the distribution of the training targets, with twice the odds of 1 - u."""
     odds = 2.0 * (1.0 - near) / near
@@ -194,12 +189,12 @@ def nearness(table, measures) -> float:
     return 1.0 / (1.0 + 0.005 * math.exp(min(sum(exponents) / len(exponents), 60.0)))
 
 
-def pooled_scale(near, bias, weights, statistics, variance, novelty, growth) -> float:
+def pooled_scale(near, bias, weights, statistics, variance, growth) -> float:
     """V / E as products of powers: near the data a pool of variances, far away the evidence times e^A."""
     pool = math.exp(bias) * math.prod(
         value**weight for value, weight in zip(statistics, weights, strict=True)
     )
-    return pool**near * (variance * math.exp(far_field(growth, novelty))) ** (1.0 - near) / variance
+    return pool**near * (variance * math.exp(growth)) ** (1.0 - near) / variance
 
 
 def tail_exponent(rows: list[float], value: float) -> float:

@@ -64,7 +64,7 @@ def variance_of(model, network, row):
         basis, ridge = whole.basis.double(), RIDGE * whole.values[-1]
         inverse = torch.linalg.inv((basis * (whole.values + ridge)) @ basis.T)
         leverage = torch.einsum("cd,de,ce->c", each, inverse, each) * whole.units**2 / whole.typical
-    given = torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs, measures
+    given = mixture.log_kappa[label], outputs, measures
     scaled = calibrated(c, raw[None], *given, log_leverage=leverage.log(), log_noise=nearby.log())[0]
     gain = c.trust * precision * scaled
     expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
@@ -76,7 +76,7 @@ def variance_of(model, network, row):
 def with_growth(model):
     """The same, with A, and novel where these rows are."""
     own, *others = model.calibrations
-    growth, tails = torch.tensor([0.7, -0.4], dtype=torch.float64), own.tails.clone()
+    growth, tails = torch.tensor(0.7, dtype=torch.float64), own.tails.clone()
     tails[0] -= 0.5
     planted = {"growth": growth, "tails": tails}
     changed = copy.copy(model)

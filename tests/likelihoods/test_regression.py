@@ -37,7 +37,7 @@ def calibration(shift, **others):
 
 
 TAILS = {"df": [3.0, 9.0], "share": 0.04, "spread": [5.0, 0.5], "centre": [1.0, -2.0]}
-POOL = {"weights": [0.8, 0.3, 0.1, 0.2], "bias": [0.4, -0.3], "growth": [0.7, -0.4]}
+POOL = {"weights": [0.8, 0.3, 0.1, 0.2], "bias": [0.4, -0.3], "growth": 0.7}
 OWN, CORRECTED = (
     calibration(0.0, excess=0.9, weight=0.8, trust=[0.3, 1.7], **POOL, **TAILS),
     calibration(0.75, excess=0.4, weight=1.2, trust=[2.0, 0.1], **TAILS | {"spread": [0.0, 30.0]}, vague=0.7),
@@ -53,7 +53,7 @@ def near_and_scale(c: Calibration, raw: LatentPrediction, i: int, j: int) -> tup
     own = math.log(sum(raw.novelty[i].tolist()) / 2), sum(map(math.log, variances)) / 2
     near = nearness(c.tails, own if raw.nearest is None else raw.nearest[i].tolist())
     z = [before * math.exp(raw.log_kappa[i, j]), *(math.exp(getattr(raw, name)[i, j]) for name in LOGS)]
-    values = (c.weights.tolist(), z, before, float(raw.novelty[i, j]), c.growth.tolist())
+    values = (c.weights.tolist(), z, before, float(c.growth))
     return near, pooled_scale(near, float(c.bias[j]), *values)
 
 

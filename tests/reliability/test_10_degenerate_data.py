@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ import trustgp
 from trustgp.data.rows import Rows, distinct_rows
 from trustgp.experts import posteriors
 from trustgp.experts import system as equations
-from trustgp.math.calibration import KNOTS
+from trustgp.experts.whole import RIDGE
 from trustgp.math.evidence import LOWEST, maximise_evidence
 
 FACTORS, ROWS = trustgp.LayerFactors(), trustgp.JacobianRows()
@@ -114,7 +113,9 @@ def oracle(
     measures = None
     if model.witness is not None:
         second, precision, nearby, measures = witness_prediction(model, at)
-    parts, shares = [], torch.zeros_like(variance)
+    parts, shares, leverage = [], torch.zeros_like(variance), torch.zeros_like(variance)
+    if model.mixtures[0].whole is not None:
+        leverage = log_leverage(dense, residual, asked)
     for k, mixture in enumerate(model.mixtures):
         phi, phi_at = (dense_rows(jacobian, mixture.tangents.mix) for jacobian in (dense, asked))
         shared = len(mixture.tangents.mix) > 1
@@ -140,12 +141,13 @@ def oracle(
             noise[place] = solution.noise.expand_as(shift)
             raw = epistemic[place] + solution.noise
             shares[place] = novelty.expand_as(raw)
-            parts.append((place, raw, novelty, log_kappa[index], mixture.outputs, shift))
+            parts.append((place, raw, log_kappa[index], mixture.outputs, shift))
     if measures is None:
         each = (shares.mean(dim=1).clamp_min(1e-6), (epistemic + noise).log().mean(dim=1).exp())
         measures = torch.stack(each, dim=1).log()
-    for place, raw, novelty, kappa, served, shift in parts:
-        scaled = calibrated(c, raw, novelty, kappa, served, measures[place[0][:, 0]], log_noise=nearby[place])
+    for place, raw, kappa, served, shift in parts:
+        logs = {"log_noise": nearby[place], "log_leverage": leverage[place]}
+        scaled = calibrated(c, raw, kappa, served, measures[place[0][:, 0]], **logs)
         # with the witness: means weighted by precision, and so are the precisions
         gain = c.trust[served] * precision[place] * scaled
         expected = (c.weight * shift + gain * (second - outputs)[place]) / (1 + gain)
@@ -171,18 +173,28 @@ def tail_exponents(table: Tensor, measures: Tensor) -> Tensor:
     return torch.from_numpy(total / measures.shape[1])
 
 
-def calibrated(
-    c, raw: Tensor, novelty: Tensor, log_kappa, outputs: Tensor, measures: Tensor, **logs
-) -> Tensor:
+def log_leverage(dense: Tensor, residual: Tensor, asked: Tensor, *, left_out: bool = False) -> Tensor:
+    """That of the posterior of all rows over its mean, from Jacobians [n, C, P], by a dense inverse."""
+    noise = residual.square().mean(dim=0)
+    units = torch.where(noise > 0, noise, 1.0).rsqrt() * (noise > 0)
+    rows, new = (dense * units[:, None]).flatten(0, 1), asked * units[:, None]
+    total = rows.T @ rows
+    ridge = RIDGE * torch.linalg.eigvalsh(total)[-1] * torch.eye(len(total), dtype=torch.float64)
+    inverse = torch.linalg.inv(total + ridge)
+    typical = (inverse * total).sum() / (len(dense) * (noise > 0).sum())
+    h = torch.einsum("kcd,de,kce->kc", new, inverse, new)
+    h = h.clamp_max(0.99) / (1 - h.clamp_max(0.99)) if left_out else h
+    return (h / typical).clamp_min(1e-3).log()
+
+
+def calibrated(c, raw: Tensor, log_kappa, outputs: Tensor, measures: Tensor, **logs) -> Tensor:
     """V of E [n, B], written out."""
     near = 1 / (1 + 0.005 * tail_exponents(c.tails, measures).clamp_max(60.0).exp())[:, None]
     zero = torch.zeros_like(raw)
     others = [logs.get(name, zero) for name in ("log_leverage", "log_noise", "log_stated")]
     statistics = [raw.log() + log_kappa, *others]
     pool = c.bias[outputs] + sum(w * z for w, z in zip(c.weights, statistics, strict=True))
-    way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(0.1), 0.0, 1.0)
-    grown = torch.as_tensor(np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]))
-    return torch.exp(near * pool + (1 - near) * (raw.log() + grown))
+    return torch.exp(near * pool + (1 - near) * (raw.log() + c.growth))
 
 
 def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.UncertaintyModel:

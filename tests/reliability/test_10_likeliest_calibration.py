@@ -44,6 +44,7 @@ def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     }
     parts["residual"] = retrained + parts["mean"]
     parts["target"], parts["log_noise"] = y[expert.rows], torch.zeros_like(residual)
+    parts["log_leverage"] = torch.zeros_like(residual)
     parts["second"], parts["precision"] = torch.zeros_like(residual), torch.zeros_like(residual)
     own = parts["novelty"].mean(dim=1).clamp_min(1e-6).log(), parts["raw"].log().mean(dim=1)
     parts["measures"] = torch.stack(own, dim=1)
@@ -68,9 +69,8 @@ def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 def loss(c, parts: dict[str, Tensor]) -> float:
     """Mean negative log likelihood, by scipy's densities."""
-    given = (parts[name] for name in ("raw", "novelty", "log_kappa"))
-    every = torch.arange(len(c.bias))
-    scaled = calibrated(c, *given, every, parts["measures"], log_noise=parts["log_noise"])
+    logs, every = {name: parts[name] for name in ("log_noise", "log_leverage")}, torch.arange(len(c.bias))
+    scaled = calibrated(c, parts["raw"], parts["log_kappa"], every, parts["measures"], **logs)
     gain = c.trust * parts["precision"] * scaled
     expected = (c.weight * parts["mean"] + gain * parts["second"]) / (1 + gain)
     left = scaled * (1 + gain) / (1 + gain**2)
@@ -107,11 +107,11 @@ def test_no_other_calibration_is_likelier_for_rows_that_were_left_out(witness, c
     # all else is the likeliest, where each logarithm is pulled towards its start, statistics about their mean
     weights = torch.tensor([0.95, 0.0, 0.1 * (witness is not None), 0.0]).double()
     base = {"weights": weights, "df": torch.tensor(10.0).double()}
-    statistics = torch.stack([(parts["raw"].log() + parts["log_kappa"]), parts["log_noise"]])  # [2, n, C]
-    centre = statistics.mean(dim=1)
+    experts = parts["raw"].log() + parts["log_kappa"]
+    centre = torch.stack([experts, parts["log_leverage"], parts["log_noise"]]).mean(dim=1)  # [3, C]
 
     def level(weights: Tensor, bias: Tensor) -> Tensor:
-        return bias + weights[0] * centre[0] + weights[2] * centre[1]
+        return bias + weights[:3] @ centre
 
     def shifted(name: str) -> Tensor:
         start, least = base.get(name, torch.ones(()).double()), 2.2 if name == "df" else 0.0

@@ -16,7 +16,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import KNOTS, STATISTICS, Calibration, OutlierPrior, ignorance, pooled
+from ..math.calibration import STATISTICS, Calibration, OutlierPrior, ignorance, pooled
 from ..math.calibration_fit import (
     MANY_ROWS,
     choose_spread,
@@ -340,14 +340,7 @@ def plain_calibration(calibration: Calibration) -> Calibration:
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     old = "fade" in reader.matching(prefix)
     reader.require(not old, prefix + "fade", "is of an earlier form of the calibration; fit the model again")
-    values, sizes = (
-        {},
-        {
-            "growth": (len(KNOTS),),
-            "weights": (len(STATISTICS),),
-            "tails": (3, NUM_MEASURES, len(TAIL_LEVELS)),
-        },
-    )
+    values, sizes = {}, {"weights": (len(STATISTICS),), "tails": (3, NUM_MEASURES, len(TAIL_LEVELS))}
     sizes |= dict.fromkeys(("bias", "trust", "df", "spread", "centre", "level"), (outputs,))
     for field in fields(Calibration):
         values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))

@@ -2,7 +2,6 @@ r"""The calibration of the variance: a pool of opinions, the witness, outliers, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ MIN_KAPPA = 1e-6
 MAX_LOG_SCALE = 100.0
 MAX_VARIANCE = 1e300  # larger ones count as infinite
 MIN_FLOAT32, MAX_FLOAT32 = 1e-30, 1e30  # variances of targets whose multiples fit into float32
-FAR_NOVELTY, KNOTS = 0.1, (0.5, 1.0)  # where A begins, and its knots: shares of the way to 1, in log nu
 NOVEL_SHARE = 0.005  # of held-out rows: where fewer are as novel as a row, the pool has less than half a say
 MAX_EXPONENT = 60.0  # of the novelty: its exponential is finite
 STATISTICS = ("experts", "log_leverage", "log_noise", "log_stated")  # of the pool; 0: there is none
@@ -31,14 +29,14 @@ class Calibration:
 
     The experts expect the network to be off by m, with variance
 
-    .. math:: \log V = u \Big( b + \sum_k w_k z_k \Big) + (1 - u) (\log E + A(\nu)),
+    .. math:: \log V = u \Big( b + \sum_k w_k z_k \Big) + (1 - u) (\log E + A),
     .. math:: E = \mathrm{epistemic} + \sigma^2, \quad u = 1 / (1 + \epsilon e^D) :
 
     near the data a pool of statistics z, logarithms of variances: that of the experts, E kappa; the leverage
     in the posterior of all rows; the local noise; and what the network states itself. Far away, where no
     held-out row is as novel (D is minus the logarithm of their share), the evidence times exp(A), fitted to
-    clusters that were left out, and linear in log nu between `KNOTS` of the way from `FAR_NOVELTY` to 1. The
-    witness expects an error h, with precision p (0: no witness). Together they expect
+    clusters that were left out: the same for all rows, as the novelty of a row jumps from expert to expert.
+    The witness expects an error h, with precision p (0: no witness). Together they expect
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
@@ -53,7 +51,7 @@ class Calibration:
     shift: Tensor  # z, the share of the expected error that is added to f: 0, or 1 for the corrected mean
     weight: Tensor  # v, of the experts' residual mean, a scalar
     trust: Tensor  # t of each output, in the witness [C]
-    growth: Tensor  # A at the knots [K]
+    growth: Tensor  # A, a scalar
     df: Tensor  # degrees of freedom of each output [C]
     share: Tensor  # pi, of outliers, a scalar; see `OutlierPrior`
     spread: Tensor  # W, the variance of their errors, and of the targets, of each output [C]
@@ -69,8 +67,8 @@ class Calibration:
         each = torch.ones(num_outputs, dtype=torch.float64)
         share, spread, centre = (0 * one, 0 * each, 0 * each) if outliers is None else outliers
         weights = torch.eye(len(STATISTICS), dtype=torch.float64)[0]
-        growth, z = torch.zeros(len(KNOTS), dtype=torch.float64), torch.tensor(shift, dtype=torch.float64)
-        others = (growth, MAX_DF * each, share, spread, centre, 0 * one, TailShares.default().table, each)
+        z = torch.tensor(shift, dtype=torch.float64)
+        others = (0 * one, MAX_DF * each, share, spread, centre, 0 * one, TailShares.default().table, each)
         return cls(weights, 0 * each, one, z, one, each, *others)
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, Tensor]:
@@ -80,7 +78,7 @@ class Calibration:
         if (device, dtype) not in cache:
             tensors = {field.name: getattr(self, field.name) for field in fields(self)}
             values: Any = {k: v.to(device) if v.ndim else float(v) for k, v in tensors.items()}
-            values |= {"growth": self.growth.tolist(), "weights": self.weights.tolist()}
+            values["weights"] = self.weights.tolist()
             unsafe = (self.spread > 0) & (self.spread < MIN_FLOAT32)
             unsafe |= torch.maximum(self.spread, self.level) > MAX_FLOAT32
             moments = (self.share * self.spread).to(device, torch.float64 if unsafe.any() else dtype)
@@ -101,19 +99,9 @@ class Calibration:
             if weight > 0.0:
                 pool = pool + weight * getattr(raw, name)
         total = nearness * pool
-        if any(self.growth):
-            total = total + (1.0 - nearness) * self.far_field(raw.novelty)
+        if self.growth:
+            total = total + (1.0 - nearness) * self.growth
         return total.clamp(-MAX_LOG_SCALE, MAX_LOG_SCALE).exp()
-
-    def far_field(self, novelty: Tensor) -> Tensor:
-        """A(nu)."""
-        way = 1.0 - (novelty.clamp_min(MIN_SUPPORT).log() / math.log(FAR_NOVELTY)).clamp(0.0, 1.0)
-        total, before, height = torch.zeros_like(novelty), 0.0, 0.0
-        for knot, value in zip(KNOTS, self.growth, strict=True):
-            slope = (value - height) / (knot - before)
-            total = total + slope * (way - before).clamp(0.0, knot - before)
-            before, height = knot, value
-        return total
 
 
 def ignorance(nearness: Any) -> Any:

@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .calibration import (
-    FAR_NOVELTY,
-    KNOTS,
-    MAX_LOG_SCALE,
-    MIN_SUPPORT,
-    STATISTICS,
-    Calibration,
-    OutlierPrior,
-    ignorance,
-)
+from .calibration import MAX_LOG_SCALE, STATISTICS, Calibration, OutlierPrior, ignorance
 from .held_out import CalibrationRows, constant_noise, mean_by_output
 from .predictive import MARGINAL_DF, MARGINAL_UNIT, MAX_DF
 from .quantiles import TailShares
@@ -29,9 +20,9 @@ PRIOR_STD = 1.0  # standard deviation of the Gaussian prior about the start, in 
 MANY_ROWS, FOLDS, PRIOR_STDS = 300, 3, (0.1, 0.3, PRIOR_STD)
 MAX_STEPS, FOLD_STEPS, TOLERANCE = 100, 15, 1e-5  # of the search; FOLD_STEPS in cross-validation
 MAX_ENTRIES, MAX_FAR_ENTRIES = 2**13, 2**11  # held-out entries, and those of clusters, in a fit
-EFFECTIVE_FAR_ROWS = 40  # independent rows that the latter count as
+FAR_NOVELTY, EFFECTIVE_FAR_ROWS = 0.1, 8  # least novelty of the latter; a cluster counts as one row
 MAX_GROWTH = 4.0  # of A
-INITIAL_VAGUE, VAGUE_STD = 0.75, 0.3  # q, and the deviation of its prior in log odds
+INITIAL_VAGUE, VAGUE_STD = 0.75, 0.67  # q, and the deviation of its prior in log odds
 MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
 INITIAL_WEIGHTS = (0.95, 0.3, 0.1, 0.3)  # w of the `STATISTICS`
 SHARED, PER_OUTPUT = ("excess",), ("trust", "df", "bias")  # beside the weights and v: all, each
@@ -77,8 +68,7 @@ def loss_and_slopes(
     output, nearness, statistics, marginal, p = (rows[k] for k in ENTRIES)
     bias, trust, df, spread = (c[name][output] for name in ("bias", "trust", "df", "spread"))
     # log V
-    way = _way(rows["novelty"])
-    far = rows["log_variance"] + way @ c["growth"]
+    far = rows["log_variance"] + c["growth"]
     exponent = nearness * (bias + statistics @ c["weights"]) + (1.0 - nearness) * far - rows["log_variance"]
     v = np.exp(rows["log_variance"] + np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
     # mu and L V
@@ -113,7 +103,7 @@ def loss_and_slopes(
         "excess": by_offset * offset / np.maximum(2.0 * c["excess"], 1e-300),  # may be 0
         "weight": by_mu * rows["residual_mean"] / more,
         "trust": by_g * np.nan_to_num(p * v, nan=0.0),
-        "growth": (by_v * (1.0 - nearness))[:, None] * way,
+        "growth": by_v * (1.0 - nearness),
         "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
         "vague": doubtful * np.nan_to_num(np.exp(marginal - mixed) - np.exp(density - mixed)),
     }
@@ -147,13 +137,6 @@ def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.n
     if entries.ndim == 1 and like.ndim:
         return np.bincount(output, entries, minlength=len(like))
     return entries.sum(axis=0)
-
-
-def _way(novelty: np.ndarray) -> np.ndarray:
-    """Weights of the values at the knots in A(nu), shape [L, K]."""
-    way = 1.0 - np.clip(np.log(np.maximum(novelty, MIN_SUPPORT)) / math.log(FAR_NOVELTY), 0.0, 1.0)
-    knots = (0.0, *KNOTS)
-    return np.stack([np.interp(way, knots, row) for row in np.eye(len(knots))[1:]], axis=1)
 
 
 def initial_calibration(
@@ -253,21 +236,18 @@ def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
     odds = float(start.vague / (1.0 - start.vague))
 
     def at(free: np.ndarray) -> dict[str, np.ndarray]:
-        vague = odds * np.exp(free[-1]) / (1.0 + odds * np.exp(free[-1]))
-        return {
-            "growth": MAX_GROWTH * np.tanh(free[:-1] / MAX_GROWTH),
-            "vague": np.asarray(vague),
-        }
+        vague = odds * np.exp(free[1]) / (1.0 + odds * np.exp(free[1]))
+        return {"growth": np.asarray(MAX_GROWTH * np.tanh(free[0] / MAX_GROWTH)), "vague": np.asarray(vague)}
 
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
         loss, slopes = loss_and_slopes(initial | now, entries)
         growth = slopes["growth"] * (1.0 - (now["growth"] / MAX_GROWTH) ** 2)
         slope = np.append(growth, slopes["vague"] * now["vague"] * (1.0 - now["vague"]))
-        pull = free / np.array([PRIOR_STD] * len(KNOTS) + [VAGUE_STD]) ** 2 / EFFECTIVE_FAR_ROWS
+        pull = free / np.array([PRIOR_STD, VAGUE_STD]) ** 2 / EFFECTIVE_FAR_ROWS
         return loss + 0.5 * float(free @ pull), slope + pull
 
-    place = minimise_from_zero(penalised, len(KNOTS) + 1, max_iter=MAX_STEPS, tolerance=TOLERANCE)
+    place = minimise_from_zero(penalised, 2, max_iter=MAX_STEPS, tolerance=TOLERANCE)
     return (
         start if place is None else replace(start, **{k: torch.from_numpy(v) for k, v in at(place).items()})
     )
