@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -22,6 +22,7 @@ from .likelihoods import Classification, Likelihood, Regression
 from .likelihoods.prediction import Prediction
 from .model import UncertaintyModel
 from .tangents import Tangents
+from .tangents.modules import unwrap
 
 Networks = nn.Module | Sequence[nn.Module]  # one, or several whose mean predicts
 Network = Networks | Callable[[Tensor, Tensor], Networks]  # trained, or a function that trains
@@ -70,7 +71,8 @@ class _TrustEstimator(BaseEstimator):
         check_consistent_length(X, groups)
         groups = None if groups is None else np.asarray(groups)
         validation: Any = options.pop("validation", None)
-        trained = self.network if isinstance(self.network, (nn.Module, list, tuple)) else None
+        trained = unwrap(self.network)
+        trained = trained if isinstance(trained, (nn.Module, list, tuple)) else None
         held_out = np.zeros(len(X), dtype=bool)
         if trained is None and validation is None:
             held_out = self._held_out(y, groups, seed)
@@ -96,13 +98,19 @@ class _TrustEstimator(BaseEstimator):
     def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> Networks:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
         network, dtype = self.network, torch.get_default_dtype()
-        if callable(network):
+        if hasattr(network, "fit") and hasattr(network, "predict"):  # a perceptron, not yet trained
+            perceptron: Any = clone(network)
+            network = unwrap(perceptron.fit(X, self._targets(y, torch.float64).numpy()))
+        elif callable(network):
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 network = network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
         if not isinstance(network, (nn.Module, list, tuple)):
             kind = f"a {type(network).__name__}" + (" was returned" if callable(self.network) else "")
-            raise TypeError(f"network: {kind}; a torch.nn.Module, or a function (X, y) of one, is needed.")
+            raise TypeError(
+                f"network: {kind}; a torch.nn.Module, a function (X, y) of one, or an MLPRegressor or "
+                "MLPClassifier is needed."
+            )
         return network
 
     def _held_out(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
@@ -133,9 +141,10 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
 
     Args:
         network: A function `network(X, y)` that trains a network on tensors X [n, d] and y [n] or [n, C], and
-            returns it, or a list of several, in eval mode. Or a trained `torch.nn.Module`, or a list: the
-            rows of `fit` are then its training rows, as in `trustgp.fit`, so cross-validation scores it on
-            training rows. It is not changed.
+            returns it, or a list of several, in eval mode; or an `MLPRegressor` that is not yet trained. Or a
+            trained `torch.nn.Module`, a list, or a trained `MLPRegressor`: the rows of `fit` are then its
+            training rows, as in `trustgp.fit`, so cross-validation scores it on training rows. It is not
+            changed.
         num_experts, tangents, budget: As of `trustgp.fit`.
         validation_fraction: Of the rows of `fit`, held out from the function and used to calibrate; whole
             groups if there are groups. None: a tenth if that is 20 rows or more, else none. Not for a trained
@@ -166,6 +175,12 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
         p, shape = self.prediction(X), () if self._flat else (-1,)
         mean, std = (value.reshape((len(value), *shape)).numpy() for value in (p.mean, p.std))
         return (mean, std) if return_std else mean
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends that hold the targets with this probability, in the shape of y."""
+        ends, shape = self.prediction(X).interval(level), () if self._flat else (-1,)
+        lower, upper = (value.reshape((len(value), *shape)).numpy() for value in ends)
+        return lower, upper
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -219,7 +234,8 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         """As of `TrustRegressor`, with labels y [n]."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        self.labels_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
+        given = getattr(self.network, "classes_", None) if self.classes is None else self.classes
+        self.labels_ = np.unique(y) if given is None else np.asarray(given)
         self.classes_ = np.unique(self.labels_)
         if len(self.classes_) < 2 or len(self.classes_) < len(self.labels_):
             raise ValueError(f"the classes are {self.labels_.tolist()}; pass two different ones at least.")

@@ -88,3 +88,14 @@ def test_a_level_outside_zero_and_one_is_refused(level):
     for ask, value in ((p.interval, level), (p.quantile, level), (p.quantile, torch.tensor([0.5, level]))):
         with pytest.raises(ValueError, match="strictly between 0 and 1"):
             ask(value)
+
+
+def test_several_levels_and_alpha_give_the_intervals_of_each():
+    p = prediction(5)
+    lower, upper = p.interval([0.5, 0.95])
+    assert lower.shape == (2, 5, 2)
+    for k, level in enumerate((0.5, 0.95)):
+        for ends in (p.interval(level), p.interval(alpha=1 - level)):
+            torch.testing.assert_close((lower[k], upper[k]), ends)
+    with pytest.raises(ValueError, match=r"level=1\.5"):
+        p.interval([0.5, 1.5])

@@ -216,9 +216,20 @@ class Prediction(Batch):
         """k independent draws of each target, shape [k, ...]."""
         return self._real.sample((k,), generator).to(self.epistemic.dtype)
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the interval about `mean` that holds the target with this probability."""
-        half = self._real.half_width(_shares("level", level)).to(self.epistemic.dtype)
+    def interval(
+        self, level: float | Sequence[float] = 0.95, *, alpha: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the interval about `mean` that holds the target with this probability.
+
+        Args:
+            level: In (0, 1); of several levels [k] the ends have the shape [k, ...].
+            alpha: 1 - level, instead of it.
+        """
+        given: Any = level if alpha is None else 1.0 - alpha
+        if torch.as_tensor(given).ndim:
+            lower, upper = zip(*map(self.interval, given), strict=True)
+            return torch.stack(lower), torch.stack(upper)
+        half = self._real.half_width(_shares("level", given)).to(self.epistemic.dtype)
         return self.mean - half, self.mean + half
 
     @staticmethod

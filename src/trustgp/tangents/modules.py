@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .perceptron import is_perceptron, torch_perceptron
+
 
 def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     """A copy that shares nothing with the module but the tensors in `shared`.
@@ -45,7 +47,8 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def unwrap(network: Any) -> Any:
-    """The module inside `torch.compile`, DataParallel or DistributedDataParallel; others as they are."""
+    """The module inside `torch.compile`, DataParallel or DistributedDataParallel, or of a perceptron of
+    scikit-learn; others as they are."""
     dynamo = sys.modules.get("torch._dynamo")  # slow to import; not there unless it is in use
     while True:
         if dynamo is not None and isinstance(network, dynamo.OptimizedModule):
@@ -53,7 +56,7 @@ def unwrap(network: Any) -> Any:
         elif isinstance(network, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             network = network.module
         else:
-            return network
+            return torch_perceptron(network) if is_perceptron(network) else network
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
