@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from blobs import blobs, draw, fit
-from reference import dense_jacobian
+from reference import dense_jacobian, tail_exponent
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
@@ -55,8 +55,22 @@ def test_the_latent_variance_is_that_of_a_dense_gp(case):
     share = variance / (scale * new.square().sum(1))
     held_out = model.predict(held[0])
     medians = [float(values.median()) for values in (held_out.variance[:, 0], held_out.novelty)]
-    expected = torch.maximum(variance / medians[0], share / medians[1])
-    torch.testing.assert_close(found.score, expected, rtol=1e-6, atol=1e-8)
+    own = [torch.maximum(v / medians[0], s / medians[1]).log() for v, s in
+           ((held_out.variance[:, 0], held_out.novelty), (variance, share))]  # fmt: skip
+    others = (others_of(network, inputs, x) for x in (held[0], case.test[0][:20].double()))
+    columns, values = (torch.stack([a, *b]).tolist() for a, b in zip(own, others, strict=True))
+    each = [[tail_exponent(rows, value) for value in row] for rows, row in zip(columns, values, strict=True)]
+    assert found.score.tolist() == pytest.approx(
+        [sum(three) / 3 for three in zip(*each, strict=True)], rel=1e-5
+    )
+
+
+def others_of(network, train, inputs):
+    """Log distance to the nearest training row in the hidden layer, and log entropy, in float64."""
+    hidden = [torch.nn.functional.normalize(network[:-1](x).detach(), dim=1) for x in (train, inputs)]
+    distance = 1.0 - (hidden[1] @ hidden[0].T).amax(dim=1)
+    log_p = (network(inputs).detach() / 3.0).log_softmax(dim=1)
+    return distance.clamp_min(1e-5).log(), (-(log_p.exp() * log_p).sum(dim=1)).log()
 
 
 def test_probabilities_are_better_than_the_networks_own_and_flat_far_away(case, model):

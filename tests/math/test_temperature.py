@@ -6,15 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from reference import tail_exponent
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustgp.math import cross_entropy as module
 from trustgp.math.cross_entropy import (
+    MIN_MEASURE,
+    SOFTNESS,
     ClassCalibrationRows,
     Temperature,
     UsualNovelty,
     fit_temperature,
+    log_entropy,
     tempered_nll,
 )
 
@@ -26,7 +30,7 @@ def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 
     variance = torch.rand(n, generator=generator, dtype=torch.float64) * 10
     p = (logits / (base + slope * variance).sqrt()[:, None]).softmax(1)
     labels = torch.multinomial(p, 1, generator=generator).flatten()
-    return ClassCalibrationRows(logits, labels, variance, torch.arange(n) % 3, variance / (1 + variance))
+    return ClassCalibrationRows(logits, labels, variance, torch.arange(n) % 3, torch.zeros(n, 4))
 
 
 def objective(rows: ClassCalibrationRows, logs: np.ndarray) -> float:
@@ -105,21 +109,36 @@ def test_the_likelihood_of_one_logit_is_that_of_a_pair():
     torch.testing.assert_close(tempered_nll(single, spread), tempered_nll(rows, spread))
 
 
-def test_the_score_is_how_many_times_as_novel_as_a_usual_row():
+def test_the_score_is_the_mean_exponent_of_three_measures():
     generator = torch.Generator().manual_seed(0)
-    variance, share = (torch.rand(101, generator=generator).double() for _ in range(2))
-    blank = torch.zeros(101)
-    usual = UsualNovelty.fit(ClassCalibrationRows(blank, blank, variance, blank, share))
-    new, small = (torch.rand(50, generator=generator).double() for _ in range(2))
-    expected = np.maximum(new / np.median(variance.numpy()), small / np.median(share.numpy()))
-    found = usual(new, small)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    assert 0 < int((found == new / usual.variance).sum()) < 50  # either of the two may decide
+    held_out, new = (torch.rand(n, 4, generator=generator).double() + 0.1 for n in (101, 50))
+    held_out[:, 2:], new[:, 2:] = held_out[:, 2:].log(), 2.0 * new[:, 2:].log()
+    usual = UsualNovelty.fit(held_out)
+    medians = [float(np.median(held_out[:, k].numpy())) for k in (0, 1)]
+    by = [[math.log(max(row[0] / medians[0], row[1] / medians[1])), *row[2:]] for row in held_out.tolist()]
+    columns = [list(column) for column in zip(*by, strict=True)]
+    expected = []
+    for v, share, *others in new.tolist():
+        row = [math.log(max(v / medians[0], share / medians[1])), *others]
+        expected.append(sum(map(tail_exponent, columns, row)) / 3)
+    assert usual(new).tolist() == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
-def test_without_held_out_rows_the_score_is_the_share_of_the_prior_and_zeros_are_not_divided_by():
-    variance, share = torch.tensor([1e9, 0.0, torch.inf]).double(), torch.tensor([0.2, 0.7, 1.0])
-    assert UsualNovelty.default()(variance, share).tolist() == pytest.approx([0.2, 0.7, torch.inf])
-    zeros = torch.zeros(5).double()
-    usual = UsualNovelty.fit(ClassCalibrationRows(zeros, zeros, zeros, zeros, zeros))
-    assert usual(zeros, zeros).tolist() == [0.0] * 5
+def test_without_held_out_rows_the_score_grows_with_the_share_of_the_prior_and_zeros_are_not_divided_by():
+    variance, share = torch.tensor([1e9, 0.0, torch.inf]).double(), torch.tensor([0.2, 0.7, 1.0]).double()
+    blank = torch.zeros(3).double()
+    scores = UsualNovelty.default()(torch.stack([variance, share, blank, blank], dim=1)).tolist()
+    assert 0 < scores[0] < scores[1] < scores[2] == torch.inf
+    zeros = torch.zeros(5, 4).double()
+    assert UsualNovelty.fit(zeros)(zeros).tolist() == [0.0] * 5
+
+
+def test_the_entropy_is_that_of_the_softened_classes():
+    logits = 20.0 * torch.randn(40, 4, generator=torch.Generator().manual_seed(0)).double()
+    p = [[math.exp(z / SOFTNESS) for z in row] for row in logits.tolist()]
+    p = [[each / sum(row) for each in row] for row in p]
+    expected = [math.log(max(MIN_MEASURE, -sum(x * math.log(x) for x in row))) for row in p]
+    assert log_entropy(logits).tolist() == pytest.approx(expected, rel=1e-9)
+    pair = torch.cat([torch.zeros(40, 1), logits[:, :1]], dim=1)
+    torch.testing.assert_close(log_entropy(logits[:, :1]), log_entropy(pair))
+    assert float(log_entropy(torch.tensor([[1e5, 0.0]]))) == math.log(MIN_MEASURE)

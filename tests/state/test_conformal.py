@@ -148,7 +148,7 @@ def test_levels_rows_and_labels_are_checked(case, model):
         *(((x, y), level, "strictly between") for level in (0.0, 1.0, 2.0)),
         ((x[:50], y[:50]), 0.99, "at least 99 validation rows, and there are 50"),
         ((x, y + 1), 0.9, "validation labels lie beyond"),
-        ((x, torch.rand(400, 3)), 0.9, "Soft"),
+        ((x, torch.rand(400, 3)), 0.9, "one class number a row"),
     ]
     for rows, level, message in refused:
         with pytest.raises(ValueError, match=message):

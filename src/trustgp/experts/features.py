@@ -25,7 +25,8 @@ def features_at(
         return moved(chosen, lambda kept: kept.to(device)).select(columns)
     size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), device))
     parts = map_chunks(lambda part: tangents(rows.take(part)).select(columns), index, size)
-    return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
+    # what came with them is not kept
+    return tangents.kind.from_tensors(parts[0].tensors()) if len(parts) == 1 else tangents.kind.cat(parts)
 
 
 def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = False) -> Tensor:

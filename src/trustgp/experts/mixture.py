@@ -20,6 +20,7 @@ from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
+from .hidden import HiddenRows
 from .whole import WholePosterior
 
 
@@ -38,7 +39,8 @@ class LatentPrediction:
     log_leverage: Tensor  # of the posterior of all rows; 0 without one
     log_noise: Tensor  # log of the noise of the rows nearby; 0 without a witness
     log_stated: Tensor  # log of the variance that the network states; 0 where it states none
-    nearest: Tensor | None = None  # log novelty and distance of the witness [n, 2]; None: there is none
+    # log novelty and distance of the witness [n, 2], or log distance of hidden vectors [n, 1]; None: neither
+    nearest: Tensor | None = None
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
@@ -46,7 +48,8 @@ class LatentPrediction:
         if len(parts) == 1:
             return parts[0]
         values: Any = {name: [getattr(part, name) for part in parts] for name in _NAMES}
-        return cls(**{k: torch.cat(v, dim) for k, v in values.items() if v[0] is not None})
+        whole: Any = {k: torch.cat(v, dim) for k, v in values.items() if v[-1] is not None}
+        return cls(**whole if dim == 0 else whole | {"nearest": parts[0].nearest})  # of the first mixture
 
     def finite(self) -> Tensor:
         """Which rows are finite, shape [n]."""
@@ -105,6 +108,7 @@ class Mixture:
     neighbours: tuple[tuple[int, ...], ...]  # of each expert
     bound: Tensor  # share of squared kernel mass between experts, a scalar
     whole: WholePosterior | None = None  # of all rows, for each output
+    hidden: HiddenRows | None = None  # of training rows, for the novelty of classes
 
     @cached_property
     def log_kappa(self) -> Tensor:
@@ -168,7 +172,7 @@ class Mixture:
         if len(labels) == 1:
             number = labels.tolist()[0]
             latent = self._prediction(labels, self.each[number], *self._moments(number, features))
-            return self._with_leverage(latent, features)
+            return self._with_statistics(latent, features)
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
         parts = [
@@ -180,10 +184,12 @@ class Mixture:
         latent = self._prediction(
             labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True))
         )
-        return self._with_leverage(latent, features)
+        return self._with_statistics(latent, features)
 
-    def _with_leverage(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
-        return latent if self.whole is None else replace(latent, log_leverage=self.whole(features.by_output))
+    def _with_statistics(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
+        own = {} if self.whole is None else {"log_leverage": self.whole(features.by_output)}
+        own |= {} if self.hidden is None else {"nearest": self.hidden(features.hidden)}
+        return replace(latent, **own) if own else latent
 
     def _moments(self, index: int, features: Features) -> tuple[Tensor, ...]:
         """Variance over s [n], prior [n] and residual mean [n, B] of one expert; amplitudes where a kernel

@@ -96,7 +96,7 @@ def _validation_rows(state: ModelState, rows: Rows, report: Reporter) -> tuple[A
         inputs, targets = rows.batch(index)
         outputs, raw = predict_uncalibrated(state, inputs)
         held_out.append(likelihood.calibration_rows(outputs, raw, targets))
-        measures.append(likelihood.measures(raw).cpu())
+        measures.append(likelihood.measures(raw, outputs).cpu())
     return type(held_out[0]).cat(held_out), torch.cat(measures)
 
 

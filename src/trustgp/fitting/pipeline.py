@@ -28,6 +28,7 @@ from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import FeatureTable, precompute_linear, run_tangents
+from .hidden import find_hidden
 from .options import FitOptions
 from .plan import Plan, choose_plan, default_sizes, log_plan
 from .prepare import (
@@ -79,6 +80,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         with explain_interrupts(report, store):
             problems = _problems(ready, device_rows, data, plan, options, context)
             whole = whole_posterior(ready, data.rows, problems[0].residual, options, context)
+            whole["hidden"] = find_hidden(ready.network, data.rows, options, context)
             strides, grouped = thinning_strides(data, options), data.validation is None
             judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
             thinned = [[one.every(stride) for one in problems] for stride in strides]
@@ -134,7 +136,7 @@ def _fit_rows(
     while problems:  # each goes when it is solved, and its features with it
         fitted.append(fit_mixture(first + len(fitted), problems.pop(0), plan, options, context))
     context.report.begin("calibrating")
-    fitted = [replace(one, mixture=replace(one.mixture, **whole)) for one in fitted]
+    fitted[0] = replace(fitted[0], mixture=replace(fitted[0].mixture, **whole))
     state = replace(_assemble(ready, data, options, fitted, plan.rank), witness=witness)
     state, suits = calibrate(state, context.report)
     small = shrink_to_budget(state, options.budget.size)
@@ -228,6 +230,7 @@ def _assemble(
         rank=rank,
         kinds=tuple(kinds(data.rows.first)),
         stated=ready.network.stated,
+        head=ready.network.head,
     )
     parts = ([getattr(one, name) for one in fitted] for name in ("mixture", "partition", "solved", "far"))
     mixtures, partitions, solved, far = (tuple(x for x in part if x is not None) for part in parts)

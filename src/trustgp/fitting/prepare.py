@@ -20,6 +20,7 @@ from ..experts.expert import Problem
 from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
+from ..tangents.jacobian.layer_io import find_head
 from ..tangents.network import TangentNetwork, as_matrix, check_network, choose_parameters, prepare, probe
 from ..tangents.outputs import StatedOutputs, members_of, with_output
 from ..tangents.sketch import SketchMap
@@ -71,6 +72,8 @@ def prepare_network(
     if tangents is None:
         tangents, reason = choose_tangents(members_of(network)[0], rows, options, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(members_of(network)[0]), options.device, stated=stated)
+    if likelihood.uses_hidden:
+        prepared.head = find_head(prepared, sample)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
         with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
             few = take(sample, evenly(count(sample), PROBE_ROWS))

@@ -26,6 +26,7 @@ from ..math.held_out import CalibrationRows
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
+from .hidden import extend_hidden
 from .leave_out import clusters_left_out
 from .prepare import Residuals, leave_out_kernel, make_problems, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
@@ -129,7 +130,8 @@ def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tup
             own = (labels == number).nonzero().flatten().cpu()
             experts[number] = extended_expert(problem, experts[number], own, first, state.provenance.rank)
             touched.append(before + number)
-        mixtures.append(extend_whole(replace(mixture, experts=tuple(experts)), added))
+        mixture = extend_hidden(replace(mixture, experts=tuple(experts)), added)
+        mixtures.append(extend_whole(mixture, added))
         before += len(experts)
     witness, setting = state.witness, state.provenance.witness
     if witness is not None and setting is not None:
@@ -175,7 +177,7 @@ def _refit_experts(
         results = solve_tasks(problem, after, context, finished=same)
         mixture = replace(mixture, experts=tuple(result.expert for result in results))
         far.append(clusters_left_out(problem, mixture, after))
-        mixtures.append(extend_whole(mixture, added))
+        mixtures.append(extend_whole(extend_hidden(mixture, added), added))
         partitions.append(partition)
         solved.append(tuple(results))
     left_out = [one for one in far if one is not None]

@@ -38,6 +38,7 @@ class Likelihood(ABC):
     contrast: ClassVar[bool] = False  # whether only differences of outputs matter; see `output_mixes`
     uses_witness: ClassVar[bool] = True  # whether a witness is fitted
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
+    uses_hidden: ClassVar[bool] = False  # whether inputs of the last layer of training rows are kept
     uses_stated: ClassVar[bool] = True  # whether a network may state the variance of its outputs
     needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
     calibrated: ClassVar[bool] = True  # whether the variance is calibrated
@@ -113,8 +114,9 @@ class Likelihood(ABC):
         left-out training rows; 0 where there are no such two."""
         return 0.0, 0.0
 
-    def measures(self, raw: LatentPrediction) -> Tensor:
-        """Novelty measures, float64 [n, K]: by default the mean novelty over the outputs, [n, 1]."""
+    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
+        """Novelty measures of rows with outputs [n] or [n, C], float64 [n, K]: by default the mean novelty
+        over the outputs, [n, 1]."""
         return raw.novelty.mean(dim=1, keepdim=True)
 
     def score(self, measures: Tensor, calibrations: Any) -> Tensor:

@@ -3,8 +3,8 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 The experts learn one combination u of the logits (see `output_combination`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
 same for all logits of a row. It sets the temperature, :math:`p = \mathrm{softmax}(z / T)` with
-:math:`T = \sqrt{T_0^2 + \lambda v}`, and is, with its share of the prior variance, the row's novelty
-score (see `math.cross_entropy`).
+:math:`T = \sqrt{T_0^2 + \lambda v}`. The novelty score pools v, its share of the prior variance, the
+distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
-from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
+from ..math.cross_entropy import NUM_POOLED, ClassCalibrationRows, Temperature, UsualNovelty
+from ..math.quantiles import TAIL_LEVELS
 from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
 from .prediction import ClassPrediction
 
@@ -37,6 +38,7 @@ class Classification(Likelihood):
     default_outputs: ClassVar[str] = "pseudo"
     contrast: ClassVar[bool] = True
     uses_witness: ClassVar[bool] = False
+    uses_hidden: ClassVar[bool] = True
     common_prior: ClassVar[bool] = True
     uses_stated: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = True
@@ -112,30 +114,34 @@ class Classification(Likelihood):
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
     ) -> ClassCalibrationRows:
-        variance, novelty = self.measures(raw).unbind(dim=1)
-        return ClassCalibrationRows(outputs, _labels(targets, outputs), variance, raw.expert[:, 0], novelty)
+        measures = self.measures(raw, outputs)
+        return ClassCalibrationRows(
+            outputs, _labels(targets, outputs), measures[:, 0], raw.expert[:, 0], measures
+        )
 
     def calibrate(
         self, rows: ClassCalibrationRows | None, shape: Shape, targets: Any, *, seen: bool = False, **_: Any
     ) -> Learnt:
-        """The temperature and the medians of the novelty; the training targets are not used."""
+        """The temperature and the usual novelty; the training targets are not used."""
         experts, local = shape.experts[0], len(shape.experts) == 1  # else a row has several experts
         if rows is None:
             return Temperature.default(experts), UsualNovelty.default()
-        return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(rows)
+        return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(
+            rows.measures
+        )
 
     def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
         """All calibrations fitted to held-out rows."""
         return self.calibrate(rows, shape, None)
 
-    def measures(self, raw: LatentPrediction) -> Tensor:
+    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
         """The latent variance and its share of the prior variance, means over the logits where they have
-        kernels of their own, shape [n, 2]."""
-        return torch.stack([raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+        kernels of their own, and logarithms of hidden vectors' distance and of the entropy, shape [n, 4]."""
+        return pooled_measures(raw, cross_entropy.log_entropy(outputs.reshape(outputs.shape[0], -1)))
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """How many times as novel as a typical row; see `UsualNovelty`."""
-        return calibrations[1](*measures.unbind(dim=1))
+        """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
+        return calibrations[1](measures)
 
     def prediction(
         self,
@@ -146,7 +152,7 @@ class Classification(Likelihood):
         reference: ReferenceScores | None = None,
     ) -> ClassPrediction:
         """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
-        measures = self.measures(raw)
+        measures = self.measures(raw, outputs)
         calibrations = moved(calibrations, lambda tensor: tensor.to(measures.device))
         score = self.score(measures, calibrations)
         spread = raw.epistemic.to(wide(outputs.dtype))
@@ -165,8 +171,26 @@ class Classification(Likelihood):
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
         sizes = {"base": (), "slope": (), "slopes": (shape.experts[0],)}
         values = {name: reader.positive(f"{prefix}0.{name}", *size) for name, size in sizes.items()}
-        usual = [reader.positive(f"{prefix}1.{name}") for name in ("variance", "novelty")]
-        return Temperature(**values), UsualNovelty(*usual)
+        return Temperature(**values), read_usual_novelty(reader, f"{prefix}1.")
+
+
+def pooled_measures(raw: LatentPrediction, log_entropy: Tensor) -> Tensor:
+    """The novelty measures of `UsualNovelty`, means over the logits, [n, 4]; without hidden vectors their
+    distance is 1."""
+    nearest = torch.zeros_like(log_entropy) if raw.nearest is None else raw.nearest[:, 0]
+    own = raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)
+    return torch.stack([*own, nearest, log_entropy], dim=1)
+
+
+def read_usual_novelty(reader: Reader, prefix: str) -> UsualNovelty:
+    """From a file, each tensor checked."""
+    variance, novelty = (reader.positive(f"{prefix}{name}") for name in ("variance", "novelty"))
+    new = "tails" in reader.matching(prefix)
+    what = "is of an earlier form of the novelty score; fit the model again"
+    reader.require(new, f"{prefix}novelty", what)
+    tails = reader.take(f"{prefix}tails", torch.float64, 3, NUM_POOLED, len(TAIL_LEVELS))
+    reader.require(tails[1:] >= 0, f"{prefix}tails", "must not decrease")
+    return UsualNovelty(variance, novelty, tails)
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:

@@ -32,12 +32,12 @@ from ..math.predictive import PredictiveDistribution
 from ..math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 from ..tangents.network import as_matrix
 from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
+from .classification import pooled_measures, read_usual_novelty
 from .prediction import Prediction
 
 LABEL_STD = 0.5  # standard deviation of the prior of log b_c about the common one
 MAX_NAMED, MIN_COMPARED = 8, 20  # labels in a warning; rows that one about the outputs needs
-# Of the fit of temperatures: logits of evenly spread rows, rows that are used in any case, and steps.
-MAX_LOGITS, MIN_FIT_ROWS, MAX_STEPS = 2**20, 500, 50
+MAX_LOGITS, MIN_FIT_ROWS = 2**21, 1000  # of the fit of temperatures; rows that are used in any case
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,8 +125,7 @@ class LabelRows(HeldOutRows):
     logits: Tensor  # z [n, C]
     targets: Tensor  # 0 or 1 [n, C]
     variances: Tensor  # of the logits [n, C], or of all [n, 1], float64
-    variance: Tensor  # its mean over the labels [n]
-    novelty: Tensor  # share of the prior variance that is left [n], float64
+    measures: Tensor  # of novelty [n, 4], float64
 
 
 @dataclass(frozen=True)
@@ -166,15 +165,15 @@ class LabelTemperature:
 
         def loss(steps: Tensor) -> Tensor:
             nll = label_nll(rows, temperature(steps)(rows.variances)).sum()
-            return (nll + 0.5 * (steps / spread).square().sum()) / len(rows)
+            return (nll + 0.5 * (steps / spread).square().sum()) / rows.logits.numel()
 
-        best = minimise_from_zero(with_gradient(loss), len(spread), max_iter=MAX_STEPS, tolerance=1e-9)
+        best = minimise_from_zero(with_gradient(loss), len(spread), max_iter=100, tolerance=1e-14)
         return temperature(torch.zeros_like(spread) if best is None else torch.from_numpy(best))
 
 
 def label_nll(rows: LabelRows, temperature: Tensor) -> Tensor:
     """Negative log likelihood of each label at these temperatures, shape [n, C], float64."""
-    return softplus((1.0 - 2.0 * rows.targets) * rows.logits.double() / temperature)
+    return softplus(torch.where(rows.targets > 0, -1.0, 1.0) * rows.logits.double() / temperature)
 
 
 Learnt = tuple[LabelTemperature, UsualNovelty]
@@ -186,6 +185,7 @@ class MultiLabel(Likelihood):
 
     default_outputs: ClassVar[str] = "pseudo"
     uses_witness: ClassVar[bool] = False
+    uses_hidden: ClassVar[bool] = True
     common_prior: ClassVar[bool] = True
     uses_stated: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = True
@@ -255,25 +255,26 @@ class MultiLabel(Likelihood):
 
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> LabelRows:
         targets = targets.to(outputs.device).double()
-        return LabelRows(outputs, targets, raw.epistemic, *self.measures(raw).unbind(dim=1))
+        return LabelRows(outputs, targets, raw.epistemic, self.measures(raw, outputs))
 
     def calibrate(self, rows: Any, shape: Shape, targets: Any, *, seen: bool = False, **_: Any) -> Learnt:
-        """The temperatures and the medians of the novelty; the training targets are not used."""
+        """The temperatures and the usual novelty; the training targets are not used."""
         if rows is None:
             return LabelTemperature.default(shape.outputs), UsualNovelty.default()
-        return LabelTemperature.fit(rows, seen=seen), UsualNovelty.fit(rows)
+        return LabelTemperature.fit(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
     def recalibrate(self, rows: LabelRows, shape: Shape, calibrations: Learnt) -> Learnt:
         """All calibrations fitted to held-out rows."""
         return self.calibrate(rows, shape, None)
 
-    def measures(self, raw: LatentPrediction) -> Tensor:
-        """The latent variance and its share of the prior variance, means over the logits, shape [n, 2]."""
-        return torch.stack([raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
+        """As of classes, with the entropies of all labels together, shape [n, 4]."""
+        each = cross_entropy.log_entropy(outputs.reshape(-1, 1)).exp()
+        return pooled_measures(raw, each.reshape(outputs.shape[0], -1).sum(dim=1).log())
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """How many times as novel as a typical row; see `UsualNovelty`."""
-        return calibrations[1](*measures.unbind(dim=1))
+        """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
+        return calibrations[1](measures)
 
     def prediction(
         self,
@@ -288,7 +289,7 @@ class MultiLabel(Likelihood):
         spread = raw.epistemic.to(wide(outputs.dtype))
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
         nothing = spread.new_zeros(()).expand(outputs.shape)
-        score = self.score(self.measures(raw), calibrations)
+        score = self.score(self.measures(raw, outputs), calibrations)
         return LabelPrediction(
             mean=outputs,
             epistemic=spread,
@@ -300,5 +301,5 @@ class MultiLabel(Likelihood):
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
         base = reader.positive(f"{prefix}0.base", shape.outputs)
-        usual = [reader.positive(f"{prefix}1.{name}") for name in ("variance", "novelty")]
-        return LabelTemperature(base, reader.positive(f"{prefix}0.slope")), UsualNovelty(*usual)
+        slope = reader.positive(f"{prefix}0.slope")
+        return LabelTemperature(base, slope), read_usual_novelty(reader, f"{prefix}1.")

@@ -48,6 +48,7 @@ class PaperClassification(Classification):
     r"""Class numbers; :math:`p = \mathrm{softmax}(z / T)`, :math:`T^2 = 1 + \pi / 8 \, (v + \sigma^2)`."""
 
     contrast: ClassVar[bool] = False
+    uses_hidden: ClassVar[bool] = False
     common_prior: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False
@@ -56,7 +57,7 @@ class PaperClassification(Classification):
         """T_0 = 1 and MacKay's pi / 8; rows are not used."""
         return Temperature.default(shape.experts[0]), UsualNovelty.default()
 
-    def measures(self, raw: LatentPrediction) -> Tensor:
+    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
         """The variance of the logits, the noise inside, and the share of the prior; means over the logits."""
         return torch.stack([(raw.epistemic + raw.noise).mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
 

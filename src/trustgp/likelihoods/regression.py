@@ -101,7 +101,7 @@ class Regression(Likelihood):
         residual = self.residual(outputs, targets)
         return raw.calibration_rows(residual, torch.arange(residual.shape[1]), targets.double())
 
-    def measures(self, raw: LatentPrediction) -> Tensor:
+    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
         """Logarithms of the novelty measures, [n, 2]."""
         return raw.measures()
 
@@ -179,7 +179,7 @@ class Regression(Likelihood):
     ) -> Prediction:
         """About the network's output; lazily, about the corrected mean, and without calibration."""
         own, corrected, *_ = calibrations
-        measures = self.measures(raw)
+        measures = self.measures(raw, outputs)
         on_device = own.folded(measures.device, wide(outputs.dtype))[0]
         score = self.score(measures, (on_device,) * 4)
         common = common_fields(outputs, raw, score, valid, reference)

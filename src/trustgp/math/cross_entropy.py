@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from ..data.chunking import evenly
 from ..data.trees import moved
 from .held_out import HeldOutRows
+from .quantiles import TailShares
 from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
 # H is singular along (1, ..., 1), and nearly so for confident predictions. This is added to its diagonal and
@@ -37,6 +38,8 @@ EXPERT_STD = 0.5  # ... of an expert's log lambda about that of all
 MIN_EXPERT_ROWS = 100  # held-out rows from which an expert has a lambda of its own
 MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
 MIN_FIT_ROWS = 1000  # rows that are used in any case
+NUM_POOLED, MIN_MEASURE = 3, 1e-12  # measures of novelty; the least, so that its logarithm is finite
+SOFTNESS = 3.0  # temperature of the entropy that measures novelty
 
 
 def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tensor:
@@ -88,6 +91,13 @@ def mean_logits(logits: Tensor) -> Tensor:
     return each[0] - each[1]
 
 
+def log_entropy(logits: Tensor) -> Tensor:
+    """The logarithm of the entropy of softmax(z / 3), from logits z [n, C], float64 [n]: that of softmax(z)
+    itself vanishes in most rows, and tells the unfamiliar ones less well."""
+    log_p = (two_sided(logits.double()) / SOFTNESS).log_softmax(dim=1)
+    return (-(log_p.exp() * log_p).sum(dim=1)).clamp_min(MIN_MEASURE).log()
+
+
 @dataclass(frozen=True)
 class Temperature:
     """Temperatures from latent variances."""
@@ -110,32 +120,45 @@ class Temperature:
 
 @dataclass(frozen=True)
 class UsualNovelty:
-    r"""Medians of the two novelty measures among held-out rows.
+    r"""The distribution of the novelty measures among held-out rows: three opinions, pooled.
 
-    .. math:: \mathrm{score} = \max( v / \mathrm{median}(v), \; \nu / \mathrm{median}(\nu) )
+    .. math:: \mathrm{score} = -\tfrac13 \sum_k \log \Pr( M_k > m_k ), \qquad
+        m_1 = \max( v / \mathrm{median}(v), \; \nu / \mathrm{median}(\nu) )
 
-    How many times as novel as a typical row: by the latent variance v, or by its share nu of the prior
-    variance. Each misses out-of-distribution rows that the other detects.
+    The first is the latent variance v, or its share nu of the prior variance, over that of a typical row: it
+    detects images of another kind. The second, the distance to training rows in the last hidden layer, and
+    the third, the entropy of the softened probabilities, detect new classes among familiar ones.
     """
 
-    variance: Tensor  # a scalar
-    novelty: Tensor  # a scalar
+    variance: Tensor  # median of v, a scalar
+    novelty: Tensor  # median of nu, a scalar
+    tails: Tensor  # of `TailShares`, of the logarithms of the three [3, 3, Q]
 
     @classmethod
     def default(cls) -> UsualNovelty:
-        """Without held-out rows the score is nu, or infinite where v is."""
+        """Without held-out rows the score grows with nu; it is infinite where v is."""
         one = torch.ones((), dtype=torch.float64)
-        return cls(torch.finfo(torch.float64).max * one, one)
+        tails = TailShares.default(NUM_POOLED, start=math.log(MIN_MEASURE))
+        return cls(torch.finfo(torch.float64).max * one, one, tails.table)
 
     @classmethod
-    def fit(cls, rows: ClassCalibrationRows) -> UsualNovelty:
-        """The medians."""
+    def fit(cls, measures: Tensor) -> UsualNovelty:
+        """Of held-out rows with v, nu, log distance and log entropy [n, 4]."""
         least = torch.finfo(torch.float64).tiny
-        return cls(*(each.double().median().clamp_min(least) for each in (rows.variance, rows.novelty)))
+        variance, novelty = (each.median().clamp_min(least) for each in measures[:, :2].unbind(dim=1))
+        usual = cls(variance, novelty, measures)
+        return replace(usual, tails=TailShares.fit(usual.pooled(measures)).table)
 
-    def __call__(self, variance: Tensor, novelty: Tensor) -> Tensor:
-        """The score of rows, float64 [n], infinite where the variance is."""
-        return torch.maximum(variance / self.variance, novelty / self.novelty)
+    def pooled(self, measures: Tensor) -> Tensor:
+        """Logarithms of the three measures [n, 3]."""
+        variance, novelty, *others = measures.unbind(dim=1)
+        own = torch.maximum(variance / self.variance, novelty / self.novelty)
+        return torch.stack([own.clamp_min(MIN_MEASURE).log(), *others], dim=1)
+
+    def __call__(self, measures: Tensor) -> Tensor:
+        """The score of rows with these measures [n, 4], float64 [n], infinite where the variance is."""
+        score = TailShares(self.tails)(self.pooled(measures))
+        return torch.where(measures[:, 0] == torch.inf, torch.inf, score)
 
 
 @dataclass(frozen=True)
@@ -146,7 +169,7 @@ class ClassCalibrationRows(HeldOutRows):
     labels: Tensor  # class numbers [n]
     variance: Tensor  # v [n], float64
     expert: Tensor  # index of the row's expert [n]
-    novelty: Tensor  # share of the prior variance that is left [n], float64
+    measures: Tensor  # of novelty [n, 4], float64
 
     def thinned(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than a fit needs."""

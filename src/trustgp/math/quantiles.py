@@ -11,7 +11,7 @@ from torch import Tensor
 
 RANK_TOLERANCE = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 TAIL_LEVELS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)  # of the quantiles of a measure
-NUM_MEASURES = 2  # of novelty
+NUM_MEASURES = 2  # of novelty, in regression
 MIN_WIDTH, UNBOUNDED = 1e-6, 1e30  # of a step between quantiles; height of the last one
 DEFAULT_NOVELTY, DEFAULT_SLOPE = math.log(0.1), 7.0  # without held-out rows, of the first measure
 
@@ -96,10 +96,11 @@ class TailShares:
         return type(self)(torch.stack(table))
 
     @classmethod
-    def default(cls) -> Self:
-        """Without held-out rows: it grows with the logarithm of the first measure, a share of the prior."""
-        table = torch.zeros(3, NUM_MEASURES, len(TAIL_LEVELS), dtype=torch.float64)
-        table[0], table[1, 0, -1], table[2] = DEFAULT_NOVELTY, DEFAULT_SLOPE, UNBOUNDED
+    def default(cls, num_measures: int = NUM_MEASURES, *, start: float = DEFAULT_NOVELTY) -> Self:
+        """Without held-out rows: it grows with the logarithm of the first measure, a share of the prior, from
+        `start` on."""
+        table = torch.zeros(3, num_measures, len(TAIL_LEVELS), dtype=torch.float64)
+        table[0], table[1, 0, -1], table[2] = start, DEFAULT_SLOPE, UNBOUNDED
         return cls(table)
 
     @classmethod

@@ -14,6 +14,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import Inputs
 from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
+from ..experts.hidden import HiddenRows
 from ..experts.mixture import Mixture
 from ..experts.posteriors import GramPosterior, PriorPosterior, SpanPosterior
 from ..experts.whole import WholePosterior
@@ -40,6 +41,8 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
         whole = mixture.whole
         table["whole.basis"] = whole.basis
         table["whole.numbers"] = torch.cat([whole.values, whole.units, whole.typical[None]])
+    if mixture.hidden is not None:
+        table |= {f"hidden.{f.name}": getattr(mixture.hidden, f.name) for f in fields(mixture.hidden)}
     return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
 
 
@@ -59,7 +62,21 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int 
     whole = None
     if isinstance(tangents, SketchMap) and reader.matching(f"{prefix}whole."):
         whole, tangents = _read_whole(reader, f"{prefix}whole.", tangents), OutputSketchMap(tangents)
-    return Mixture(tangents, gate, experts, outputs, neighbours, bound, whole)
+    kept = reader.matching(f"{prefix}hidden.")
+    hidden = _read_hidden(reader, f"{prefix}hidden.", tangents) if kept else None
+    return Mixture(tangents, gate, experts, outputs, neighbours, bound, whole, hidden)
+
+
+def _read_hidden(reader: Reader, prefix: str, tangents: TangentMap) -> HiddenRows:
+    weight = tangents.network.head_weight
+    points = reader.take(f"{prefix}points", torch.float32, None, None)
+    wide, sides = points.shape[1], [] if weight is None else weight.shape[:2]
+    suits = any(wide % side == 0 for side in sides)  # of a convolution in groups a multiple
+    reader.require(suits, f"{prefix}points", "belong to no layer of the network")
+    labels = reader.take(f"{prefix}labels", INT, len(points))
+    reader.require(0 not in points.shape and torch.isfinite(points), f"{prefix}points", "must be finite rows")
+    reader.require(labels >= 0, f"{prefix}labels", "must be class numbers")
+    return HiddenRows(points, labels)
 
 
 def _read_whole(reader: Reader, prefix: str, tangents: SketchMap) -> WholePosterior:

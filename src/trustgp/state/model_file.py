@@ -97,6 +97,9 @@ def read_model(
     if not names or not set(names) <= dict(members_of(module)[0].named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
     prepared = TangentNetwork(module, names, origin.stated)
+    prepared.head = origin.head
+    if origin.head and prepared.head_weight is None:
+        raise ArtifactError(f"{where}: names a layer that the network does not have.")
     reader, probes = Reader(table, where=where), None
     if "probes" in text:
         probes = Probes.read(reader, text["probes"], origin.structure, names, where)
@@ -199,7 +202,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[st
 def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
     """Whether each value has the type and the range that it must have."""
     texts = [origin.network, origin.data, origin.structure, origin.compressed, origin.thinned, *names]
-    texts += [*origin.kinds, *origin.weights, *origin.weights.values()]
+    texts += [origin.head, *origin.kinds, *origin.weights, *origin.weights.values()]
     settings = () if origin.witness is None else tuple(origin.witness.settings().values())
     numbers = (origin.rows, origin.seed, origin.stride, *origin.lend, *origin.split, *settings)
     given, held_out = origin.split

@@ -120,6 +120,7 @@ class Provenance:
     stated: bool = False  # whether the network states the variance of its outputs
     stride: int = 1  # every how many-th training row the experts have
     thinned: str = ""  # the same in words, and what chose it; empty: they have all
+    head: str = ""  # the weight of the layer whose inputs hidden vectors are; empty: there are none
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,7 @@ class LayerChain:
 
     steps: tuple[nn.Module, ...]
     names: tuple[tuple[str, str], ...]  # of each step's weight and bias, where these were chosen
+    head: int | None = None  # the step whose inputs are returned, too
 
     @classmethod
     def of(cls, network: TangentNetwork) -> LayerChain | None:
@@ -54,7 +55,8 @@ class LayerChain:
         names = tuple((named.get(id(w), ""), named.get(id(b), "")) for w, b in weights)
         if sorted(name for pair in names for name in pair if name) != sorted(network.names):
             return None
-        return cls(tuple(steps), names)
+        head = [place for place, (weight, _) in enumerate(weights) if weight is network.head_weight]
+        return cls(tuple(steps), names, head[-1] if network.head and head else None)
 
     def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
@@ -131,8 +133,10 @@ class ChainRows:
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature rows [n, K * D] and outputs [n, C]."""
+        """Feature rows [n, K * D], and outputs [n, C] as `strategies.layerwise` returns them."""
         outputs, signals = self.chain(inputs, self.mix)
+        if self.chain.head is not None:
+            outputs = torch.cat([outputs, signals[self.chain.head][0]], dim=1)
         n, mixed = inputs.shape[0], self.mix.shape[0]
         given, back = [self.one[:1] if n == 1 else inputs.new_ones(n, 1)], []
         for place, right, left in self.sides:

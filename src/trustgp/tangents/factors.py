@@ -8,7 +8,7 @@ A normalisation layer in eval mode is an elementwise product: its share is a pla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -83,6 +83,8 @@ class FactorFeatures(Features):
     activations: tuple[Tensor, ...]  # per Linear layer the inputs a, and a 1 where there is a bias, [n, d]
     signals: tuple[Tensor, ...]  # per Linear layer the back-propagated g of every mixed output, [n, K * d']
     products: tuple[Tensor, ...]  # per normalisation layer the gradient itself, [n, K * d'']
+    # inputs of the network's head [n, h], where it has one
+    hidden: Tensor | None = field(default=None, kw_only=True)
 
     def groups(self) -> tuple[tuple[Tensor, ...], ...]:
         """Activations, signals and products."""
@@ -172,7 +174,7 @@ class FactorMap(TangentMap):
             else:
                 groups[0].append(_chosen(one, a, a.new_ones(a.shape[0], 1)))
                 groups[1].append(signal.flatten(1))
-        return FactorFeatures(*map(tuple, groups)), outputs.detach()
+        return FactorFeatures(*map(tuple, groups), hidden=recorder.hidden), outputs.detach()
 
     def diag_per_output(self, features: FactorFeatures) -> Tensor:
         return features.diag_per_output(len(self.mix))

@@ -39,6 +39,7 @@ class TangentNetwork:
     def __init__(self, module: nn.Module, names: Sequence[str], stated: bool = False) -> None:
         self.module, self.names, self.differentiated = module, tuple(names), members_of(module)[0]
         self.stated = stated  # whether the network states the variance of its outputs
+        self.head = ""  # the weight of the layer whose inputs come with the features; empty: none do
         self.half = any(value.dtype in HALF for value in self.differentiated.parameters())
         # whether a pass that is differentiated gives all outputs
         self.one_pass = self.differentiated is module and not (self.half or stated)
@@ -48,6 +49,7 @@ class TangentNetwork:
         self._float32_module: nn.Module | None = None
         self._row_bytes: int | None = None
         self._chosen: tuple[nn.Module | None, dict[str, nn.Parameter]] = (None, {})
+        self._head: tuple[nn.Module | None, str, nn.Parameter | None] = (None, "", None)
         self._first = next(module.parameters(), torch.empty(0))  # to look up the device
         self._forward_clone: tuple[Any, torch.device, nn.Module] | None = None  # of a module on a device
 
@@ -74,6 +76,14 @@ class TangentNetwork:
             every = dict(module.named_parameters())
             self._chosen = module, {name: every[name] for name in self.names}
         return self._chosen[1]
+
+    @property
+    def head_weight(self) -> nn.Parameter | None:
+        """The parameter named `head`; None: there is none."""
+        module = self.float32_module
+        if self._head[:2] != (module, self.head):
+            self._head = module, self.head, dict(module.named_parameters()).get(self.head)
+        return self._head[2]
 
     @property
     def parameters(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
 from .chain import MAX_GATHERED, ChainRows, LayerChain
 from .jacobian.accumulators import DenseAccumulator
+from .jacobian.layer_io import hidden_rows
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
 from .replay import Replay
@@ -69,6 +70,7 @@ class RowFeatures(Features):
 
     rows: Tensor
     by_output: Tensor | None = None  # those of each output [n, C, d], where the map gives them
+    hidden: Tensor | None = None  # inputs of the network's head [n, h], where it has one
 
     @cached_property
     def wide(self) -> Tensor:
@@ -134,16 +136,22 @@ class GradientMap(TangentMap):
         return (self.num_columns(expert=False) or 0) * self.network.dtype.itemsize
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
-        parts = list(self._chunks(inputs, exact=exact))
-        if len(parts) == 1:
-            return self.features(parts[0][0]), parts[0][1]
-        rows, outputs = zip(*parts, strict=True)
-        whole = None if any(one is None for one in outputs) else torch.cat(outputs)
-        return self.features(torch.cat(rows)), whole
+        rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
+        whole, hidden = None, None
+        if not any(one is None for one in outputs):
+            whole, hidden = self.split_outputs(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+        if self.network.head and hidden is None:
+            hidden = hidden_rows(self.network, inputs)
+        return self.features(rows[0] if len(rows) == 1 else torch.cat(rows), hidden), whole
 
-    def features(self, rows: Tensor) -> RowFeatures:
+    def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Outputs [n, C] and the inputs of the network's head; see `with_hidden`."""
+        wide, own = outputs.shape[1], self.mix.shape[1]
+        return (outputs, None) if wide == own else (outputs[:, :own].contiguous(), outputs[:, own:])
+
+    def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
         """Of the numbers that the collector gives."""
-        return RowFeatures(rows)
+        return RowFeatures(rows, hidden=hidden)
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)

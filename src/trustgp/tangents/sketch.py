@@ -146,10 +146,10 @@ class OutputSketchMap(SketchMap):
     def collector(self, n: int) -> SketchCollector:
         return SketchCollector(self.tables, n, self.num_outputs, per_output=True)
 
-    def features(self, rows: Tensor) -> RowFeatures:
+    def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
         each = rows.unflatten(1, (self.num_outputs, -1))
         mixed = torch.einsum("c,ncd->nd", self.mix[0].to(each), each)
-        return RowFeatures(self.tables.folded(mixed[:, None]), each)
+        return RowFeatures(self.tables.folded(mixed[:, None]), each, hidden)
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         tables, mix = self.tables, self.gradients.mix.to(self.network.device, self.network.dtype)

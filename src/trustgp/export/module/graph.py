@@ -50,7 +50,12 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
         raise ExportError(f"{kind} features cannot be exported; LayerFactors, JacobianRows and Sketch can.")
     chain = tangents.chain_features() if isinstance(example, Tensor) and example.ndim == 2 else None
     if chain is not None:
-        return lambda inputs: tangents.features(chain(inputs)[0])
+
+        def features(inputs: Tensor) -> RowFeatures:
+            rows, outputs = chain(inputs)
+            return tangents.features(rows, tangents.split_outputs(outputs)[1])
+
+        return features
     plan = tangents.gradients.plan(example)
     refuse_parameters(tangents.network, (*plan.vmapped, *plan.looped), plan.reason)
     return RowMaker(tangents, plan)
@@ -86,7 +91,7 @@ class RowMaker(nn.Module):
                 whole = Signals.gather(calls, [next(signals) for _ in pairs], layout, n)
                 whole.reduced(into)
                 whole.thinned(into).hand_on(into)
-        return self.tangents.features(into.rows())
+        return self.tangents.features(into.rows(), recorder.hidden)
 
 
 class DenseRows(nn.Module, Collector):
@@ -152,7 +157,7 @@ class GraphMixture(nn.Module):
         self.features = feature_maker(mixture.tangents, example)
         self.gate = GraphGate(mixture.gate)
         self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
-        self.numbers, self.whole = mixture.numbers, mixture.whole
+        self.numbers, self.whole, self.hidden = mixture.numbers, mixture.whole, mixture.hidden
 
     def forward(self, inputs: Inputs) -> LatentPrediction:
         """The predictions of the experts that the gate selects."""
@@ -171,6 +176,7 @@ class GraphMixture(nn.Module):
             **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
             novelty=novelty.clamp_max(1.0)[:, None].expand_as(scale),
             expert=labels[:, None],
+            nearest=None if self.hidden is None else self.hidden.log_distance(features.hidden),
         )
 
 

@@ -81,6 +81,17 @@ class LayerKind:
         return self.factor is not None
 
     @property
+    def mixes(self) -> bool:
+        """Whether each output is a sum over channels of the input: not a table, nor elementwise."""
+        return self.factor is None and self.gradient is not lookup and "input" in self.arguments
+
+    def vectors(self, inputs: Tensor) -> Tensor:
+        """The channels of a layer's input, means over its positions, shape [n, d]."""
+        if inputs.ndim == 2:
+            return inputs
+        return inputs.flatten(2).mean(dim=2) if self.channels == 1 else inputs.flatten(1, -2).mean(dim=1)
+
+    @property
     def name(self) -> str:
         return self.gradient.__name__ + (", transposed" if self.transposed else "")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ...data.trees import Inputs, count
+from ...data.trees import Inputs, count, take
 from ..decompose import RECORDABLE
 from ..modules import tensors_in
 from ..network import TangentNetwork
@@ -36,6 +36,8 @@ class LayerIORecorder(TorchFunctionMode):
         self.unhandled: list[str] = []  # parameters that are used outside of layers
         self.last: Tensor | None = None  # the last layer's output
         self._version = 0  # of that, which in-place operations increment
+        self.hidden: Tensor | None = None  # the input of the network's head, where it has one
+        self._head = network.head_weight
         self._plain: set[Any] = set()  # operations without a replacement
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -45,6 +47,8 @@ class LayerIORecorder(TorchFunctionMode):
         given = {"weight": None, "bias": None, **dict(zip(kind.arguments, args, strict=False)), **kwargs}
         if kind.either and len(args) == 2 and id(args[0]) in names:
             given |= zip(kind.arguments, reversed(args), strict=True)
+        if self._head is not None and given["weight"] is self._head:
+            self.hidden = kind.vectors(given["input"].detach())
         weight, bias = names.get(id(given["weight"])), names.get(id(given["bias"]))
         if (weight is None and bias is None) or not kind.applies(given):
             return self._other(func, args, kwargs)
@@ -95,6 +99,49 @@ class LayerIORecorder(TorchFunctionMode):
     def returned(self, tensor: Tensor) -> bool:
         """Whether this is the last layer's output, unchanged."""
         return tensor is self.last and tensor._version == self._version
+
+
+class HeadFinder(TorchFunctionMode):
+    """Finds the last layer with a weight matrix that a pass applies to rows of real numbers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.names = {id(value): name for name, value in module.named_parameters()}
+        self.name, self.rows = "", 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result, kind = func(*args, **(kwargs or {})), LAYERS.get(func)
+        given = {} if kind is None else {**dict(zip(kind.arguments, args, strict=False)), **(kwargs or {})}
+        if kind is not None and kind.mixes and id(given.get("weight")) in self.names:
+            inputs = given["input"]
+            if inputs.ndim > 1 and inputs.is_floating_point():
+                self.name, self.rows = self.names[id(given["weight"])], len(inputs)
+        return result
+
+
+@torch.no_grad()
+def find_head(network: TangentNetwork, inputs: Inputs) -> str:
+    """The name of that layer's weight in the differentiated network; empty where it has not one input a
+    row."""
+    names = []
+    for rows in (2, 3):
+        with HeadFinder(network.float32_module) as finder:
+            network.float32_matrix(take(inputs, torch.arange(rows) % count(inputs)))
+        names.append(finder.name if finder.rows == rows else "")
+    return names[0] if names[0] == names[1] else ""
+
+
+@torch.no_grad()
+def hidden_rows(network: TangentNetwork, inputs: Inputs) -> Tensor:
+    """The inputs of its head for these rows, from a pass of their own, shape [n, d]."""
+    _, recorder = record(network, inputs)
+    assert recorder.hidden is not None, "a network with a head applies it in every pass"
+    return recorder.hidden
+
+
+def with_hidden(outputs: Tensor, hidden: Tensor | None) -> Tensor:
+    """Both in one matrix, [n, C + d]: what is captured and replayed is one tensor."""
+    return outputs if hidden is None else torch.cat([outputs, hidden.to(outputs)], dim=1)
 
 
 def record(net: TangentNetwork, inputs: Inputs, rowless: Sequence = ()) -> tuple[Tensor, LayerIORecorder]:

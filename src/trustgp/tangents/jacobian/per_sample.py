@@ -57,7 +57,7 @@ class Gradients:
 
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
         """All gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Returns the
-        outputs [n, C], or None where there was not one forward pass for all rows."""
+        outputs [n, C] as `layerwise` does, or None where there was not one forward pass for all rows."""
         plan, network = self.plan(inputs), self.network
         if self._device_mix.device != network.device:
             self._device_mix = self.mix.to(device=network.device, dtype=network.dtype)

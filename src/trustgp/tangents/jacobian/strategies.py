@@ -19,7 +19,7 @@ from ..decompose import PLAIN, Unfused
 from ..network import TangentNetwork, as_matrix, call_with, gradients_of
 from .accumulators import Collector
 from .layer_gradients import CONVOLUTIONS, LayerCall, Layout, LayoutError, Signals, geometry
-from .layer_io import LayerIORecorder
+from .layer_io import LayerIORecorder, with_hidden
 
 MAX_MIXED = 16  # mixed outputs whose gradients are in memory at once
 MIN_VECTORS = 64  # below which the transposed copy of a weight does not pay
@@ -221,7 +221,8 @@ def _hand_on(one: Signals, into: Collector) -> None:
 def layerwise(
     net: TangentNetwork, plan: GradientPlan, mix: Tensor, inputs: Inputs, into: Collector
 ) -> Tensor:
-    """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C].
+    """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C],
+    and in further columns the inputs of the network's head, where it has one.
 
     Raises a `LayoutError`, before any gradient is passed on, where these rows take another path through the
     network than those it was probed with.
@@ -235,13 +236,14 @@ def layerwise(
     except RuntimeError as error:
         raise LayoutError("a tensor that all rows share cannot be repeated here") from error
     plan.check(stream.unhandled)
+    result = with_hidden(outputs.detach(), stream.hidden)
     if not outputs.requires_grad or not stream.probes:
-        return outputs.detach()  # nothing depends on these parameters
+        return result  # nothing depends on these parameters
     for k, weights in enumerate(mix):
         weights = weights.to(outputs).expand_as(outputs)
         gradients_of(outputs, stream.probes, weights, keep=k < len(mix) - 1)
         stream.finish(into.part(slice(None), slice(k, k + 1)))
-    return outputs.detach()
+    return result
 
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:

@@ -1,0 +1,110 @@
+"""Hidden vectors of training rows: what is kept, the distance, and which layer they are of."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import trustgp
+from trustgp.experts.hidden import MAX_BYTES, HiddenRows, rows_per_class, unit_vectors
+from trustgp.tangents.jacobian.layer_io import find_head, hidden_rows
+from trustgp.tangents.network import prepare
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+@pytest.mark.parametrize(("rows", "k"), [(30, 1), (250, 2)])
+def test_the_distance_is_that_to_the_kth_nearest_row_by_cosine(rows, k):
+    hidden, new = (torch.randn(n, 5, generator=GENERATOR).double() for n in (rows, 12))
+    kept = HiddenRows.of(hidden, torch.zeros(rows, dtype=torch.int64))
+    assert kept.neighbours == k
+    each = ([1 - cosine(row, other) for other in hidden.tolist()] for row in new.tolist())
+    expected = [math.log(sorted(one)[k - 1]) for one in each]
+    assert kept(new).flatten().tolist() == pytest.approx(expected, abs=1e-4)
+    assert torch.equal(kept(100 * new), kept(new))
+
+
+def test_as_many_rows_of_each_class_are_kept_also_with_more_rows():
+    labels = torch.tensor([0] * 5000 + [3] * 7 + [9] * 600)
+    hidden = torch.randn(len(labels), 8, generator=GENERATOR)
+    kept = HiddenRows.of(hidden, labels)
+    assert torch.bincount(kept.labels).tolist() == [1000, 0, 0, 7, 0, 0, 0, 0, 0, 600]
+    more = kept.extended(hidden[:900], torch.full((900,), 3))
+    assert torch.bincount(more.labels)[3] == 907
+    assert bool((more.points == unit_vectors(hidden[850:851]).float()).all(dim=1).any())
+    assert torch.isfinite(
+        HiddenRows.of(torch.tensor([[1.0, torch.inf], [0.0, 1.0]]), labels[:2]).points
+    ).all()
+    for classes, width in ((10, 128), (1000, 64), (1, 16), (1000, 4096)):
+        few = rows_per_class(classes, width)
+        assert few == 4 or few * classes * width * 4 <= MAX_BYTES
+    assert rows_per_class(10, 128) == 300
+
+
+def test_vectors_of_zeros_and_of_infinities_are_far():
+    kept = HiddenRows.of(torch.eye(3), torch.zeros(3, dtype=torch.int64))
+    rows = torch.tensor([[0.0, 0.0, 0.0], [torch.inf, 1.0, 0.0], [-1.0, -1.0, -1.0]])
+    assert kept(rows).flatten().tolist() == pytest.approx(
+        [0.0, math.log(2.0), math.log(1 + 1 / math.sqrt(3))]
+    )
+
+
+class Positions(nn.Module):
+    """A head at every position, whose logits are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.scale = nn.Linear(4, 6), nn.Linear(6, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh()).mean(dim=1) * self.scale
+
+
+HEADS = {
+    "chain": (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), (4,), "2.weight"),
+    "positions": (Positions(), (5, 4), "head.weight"),
+    "maps": (nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1), nn.AdaptiveAvgPool2d(1),
+                           nn.Flatten()), (1, 6, 6), "2.weight"),
+    "normalised": (nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3), nn.LayerNorm(3)), (4,), "1.weight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_is_the_last_weight_matrix_and_its_inputs_come_with_the_features(name):
+    module, shape, head = HEADS[name]
+    network = prepare(module.eval(), "all", None)
+    x = torch.randn(7, *shape, generator=GENERATOR)
+    network.head = find_head(network, x)
+    assert network.head == head
+    seen = []
+    layer = network.module.get_submodule(head.removesuffix(".weight"))
+    with layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
+        network.module(x)
+    axes = {2: (), 3: (1,), 4: (2, 3)}[seen[0].ndim]
+    expected = seen[0].detach().mean(dim=axes) if axes else seen[0].detach()
+    torch.testing.assert_close(hidden_rows(network, x), expected)
+    mix = torch.tensor([[1.0, -1.0, 0.5]], dtype=torch.float64)
+    for tangents in (trustgp.Sketch(64), trustgp.JacobianRows()):
+        features, outputs = tangents.bind(network, mix, x, x).with_outputs(x)
+        torch.testing.assert_close(features.hidden, expected)
+        torch.testing.assert_close(outputs, module(x).detach())
+    if name == "chain":
+        torch.testing.assert_close(trustgp.LayerFactors().bind(network, mix, x, x)(x).hidden, expected)
+
+
+def test_a_network_whose_last_layer_mixes_the_rows_up_has_no_head():
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):  # [n, t, 4], the positions first in the layer
+            return self.layer(x.transpose(0, 1)).mean(dim=0)
+
+    assert find_head(prepare(Turned().eval(), "all", None), torch.randn(6, 5, 4)) == ""
