@@ -9,6 +9,7 @@ from torch import nn
 
 import trustgp
 from trustgp.data.tensor_file import ArtifactError
+from trustgp.export import open_compiled
 from trustgp.export.onnx.export import open_onnx
 from trustgp.fitting.calibrate import _left_out
 from trustgp.sklearn import TrustRegressor
@@ -111,6 +112,29 @@ def test_of_several_classifiers_the_mean_of_the_probabilities_counts(logits):
     torch.testing.assert_close(probabilities(outputs.double()), mean, rtol=1e-5, atol=1e-6)
     if logits == 3:  # not only up to a constant
         torch.testing.assert_close(outputs.double(), mean.log(), rtol=1e-5, atol=1e-6)
+
+
+KINDS = {"regression": TARGETS, "classification": CLASSES, "multilabel": (TARGETS > 0).long()}
+MODES = [("onnx", "classification"), ("onnx", "multilabel")]
+MODES += [pytest.param("pt2", kind, marks=pytest.mark.nightly) for kind in ("regression", "classification")]
+
+
+@pytest.mark.parametrize(("form", "kind"), MODES)
+def test_files_of_several_networks_answer_as_predict_does(form, kind, tmp_path):
+    """Each member is traced beside the gradients of the first: no other test exports several classifiers,
+    nor compiles several networks."""
+    options = {"likelihood": kind, "tangents": trustgp.Sketch(32), "num_experts": 2, "progress": False}
+    validation = (ROWS[140:], KINDS[kind][140:])
+    model = trustgp.fit(
+        PLAIN, (ROWS[:140], KINDS[kind][:140]), validation=validation, witness=None, **options
+    )
+    write, read = {"onnx": (trustgp.export_onnx, open_onnx), "pt2": (trustgp.compile, open_compiled)}[form]
+    path = tmp_path / f"model.{form}"
+    write(model, path, ROWS[:5])
+    wanted, answers = model.predict(ROWS[:7]), read(path)(ROWS[:7])
+    for name in ("mean", "variance", "score") + (("probabilities",) if kind != "regression" else ()):
+        given = torch.as_tensor(answers[name])
+        torch.testing.assert_close(given, getattr(wanted, name).to(given), rtol=2e-4, atol=1e-6, msg=name)
 
 
 def test_one_network_twice_and_a_list_of_one_are_allowed():

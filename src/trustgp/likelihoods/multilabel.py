@@ -37,7 +37,8 @@ from .prediction import Prediction
 
 LABEL_STD = 0.5  # standard deviation of the prior of log b_c about the common one
 MAX_NAMED, MIN_COMPARED = 8, 20  # labels in a warning; rows that one about the outputs needs
-MAX_LOGITS, MIN_FIT_ROWS = 2**21, 1000  # of the fit of temperatures; rows that are used in any case
+# Of the fit of temperatures: logits of evenly spread rows, rows that are used in any case, and steps.
+MAX_LOGITS, MIN_FIT_ROWS, MAX_STEPS = 2**20, 500, 50
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,15 +166,15 @@ class LabelTemperature:
 
         def loss(steps: Tensor) -> Tensor:
             nll = label_nll(rows, temperature(steps)(rows.variances)).sum()
-            return (nll + 0.5 * (steps / spread).square().sum()) / rows.logits.numel()
+            return (nll + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-        best = minimise_from_zero(with_gradient(loss), len(spread), max_iter=100, tolerance=1e-14)
+        best = minimise_from_zero(with_gradient(loss), len(spread), max_iter=MAX_STEPS, tolerance=1e-9)
         return temperature(torch.zeros_like(spread) if best is None else torch.from_numpy(best))
 
 
 def label_nll(rows: LabelRows, temperature: Tensor) -> Tensor:
     """Negative log likelihood of each label at these temperatures, shape [n, C], float64."""
-    return softplus(torch.where(rows.targets > 0, -1.0, 1.0) * rows.logits.double() / temperature)
+    return softplus((1.0 - 2.0 * rows.targets) * rows.logits.double() / temperature)
 
 
 Learnt = tuple[LabelTemperature, UsualNovelty]

@@ -88,9 +88,9 @@ class LabelEvaluation(RowReport, LabelScores):
                 MultiLabel().check(labels, values, name=name)
         targets = targets.to(prediction.mean.device) > 0
         values, curves = _scores_of(prediction, targets)
-        pooled = _calibration(prediction, targets)
+        both = {"ece": prediction.probabilities, "network_ece": _network_probabilities(prediction)}
         average: dict[str, Any] = {name: float(value.mean()) for name, value in values.items()}
-        average |= {name: float(value) for name, value in pooled.items()}
+        average |= {name: float(label_calibration_error(p, targets)) for name, p in both.items()}
         average["exact"] = float((prediction.labels == targets).all(dim=1).double().mean())
         if ood is not None:
             marks = {"score": (prediction.score, ood.score), "entropy": (prediction.entropy, ood.entropy)}
@@ -102,8 +102,8 @@ class LabelEvaluation(RowReport, LabelScores):
             average |= {name: float(values[name].mean()) for name in ("ood_nll", "ood_accuracy")}
         each = [{name: float(value[c]) for name, value in values.items()} for c in range(labels)]
         for c, own in enumerate(each):
-            own |= {k: float(v) for k, v in _calibration(prediction, targets, slice(c, c + 1)).items()}
-        bins: Any = label_reliability(prediction.probabilities, targets)
+            own |= {k: float(label_calibration_error(p[:, c], targets[:, c])) for k, p in both.items()}
+        bins: Any = label_reliability(both["ece"], targets)
         return cls(
             **average,
             **curves,
@@ -134,11 +134,3 @@ def _scores_of(prediction: LabelPrediction, targets: Tensor) -> tuple[dict[str, 
         "accuracy": 1.0 - wrong.mean(dim=0),
     }
     return scores | areas, curves
-
-
-def _calibration(
-    prediction: LabelPrediction, targets: Tensor, labels: slice = slice(None)
-) -> dict[str, Tensor]:
-    """Of some labels together: their calibration error, and that of the network's own probabilities."""
-    both = {"ece": prediction.probabilities, "network_ece": _network_probabilities(prediction)}
-    return {k: label_calibration_error(p[:, labels], targets[:, labels]) for k, p in both.items()}
