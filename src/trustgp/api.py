@@ -73,7 +73,9 @@ def fit(
     Args:
         network: Trained `torch.nn.Module` in eval mode that maps rows to [n] or [n, C]; or a list of several,
             whose prediction is their mean: that of the probabilities for `Classification()`. The variance
-            between them is then known, and gradients are those of the first.
+            between them is then known, and gradients are those of the first. A trained perceptron of
+            scikit-learn serves as well; and, without gradients, anything that can be called with rows [n, d]:
+            a function, an estimator with `predict`, a session of onnxruntime.
         train: Training rows: (inputs, targets), a Dataset, a DataLoader or an iterable of batches. Inputs are
             tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
         likelihood: Observation model: `Regression()` or `Classification()`, or its class or name. Default:

@@ -19,6 +19,7 @@ from ..data.trees import Inputs, leaves, map_tensors
 from ..likelihoods.prediction import Prediction
 from ..model import UncertaintyModel
 from ..state.model_state import changed_behaviour
+from ..tangents.called import CalledPredictor
 from .errors import ExportError
 from .metadata import ColumnTexts, Date, describe, rows_like
 from .module.experts import distances
@@ -168,4 +169,6 @@ def export_source(model: Any) -> Any:
     own = getattr(model, "export_source", None)
     if own is None and not isinstance(model, UncertaintyModel):
         raise TypeError(f"model is a {type(model).__name__}; pass a model of trustgp.fit or trustgp.load.")
+    if isinstance(getattr(model, "network", None), CalledPredictor):
+        raise ExportError(f"{model.network.call!r} can only be called, and cannot be exported; use predict.")
     return ExportSource(model) if own is None else own()

@@ -22,6 +22,8 @@ from ..experts.witness_fit import find_witness
 from ..math.held_out import CalibrationRows
 from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training, nbytes
+from ..tangents.called import called_predictor, is_called, warn_called
+from ..tangents.modules import unwrap
 from ..tangents.outputs import as_network, has_output_selector
 from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
@@ -58,8 +60,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         reporting(enabled=options.progress) as report,
         ThreadPoolExecutor(1) as background,
     ):
-        network = as_network(network, options.likelihood.combined)
-        rows = read_rows(train, name="train", finite=False, unpack=options.unpack, network=network)
+        network, rows = _read(network, train, options)
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]
         # on the device, where the work stays in this process
@@ -109,6 +110,18 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         assert state.training is not None
         training = replace(state.training, rows=host_data.rows, validation=host_data.validation)
         return replace(state, training=training)
+
+
+def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Rows]:
+    """The network, unwrapped and checked, and its training rows."""
+    how = {"name": "train", "finite": False, "unpack": options.unpack}
+    if is_called(given := unwrap(network)):
+        rows = read_rows(train, **how)
+        network = called_predictor(given, rows.first)
+        warn_called(network, held_out=options.validation is not None)
+        return network, rows
+    network = as_network(network, options.likelihood.combined)
+    return network, read_rows(train, **how, network=network)
 
 
 def thinning_strides(data: FitRows, options: FitOptions) -> list[int]:

@@ -24,6 +24,7 @@ from ..experts.witness import Witness
 from ..likelihoods import Shape
 from ..likelihoods.base import novelty_tensors, read_novelty
 from ..tangents.base import TangentMap
+from ..tangents.called import blank_row, called_predictor, is_called
 from ..tangents.modules import check_mode
 from ..tangents.network import TangentNetwork
 from ..tangents.outputs import Output, as_network, has_output_selector, members_of, with_output
@@ -85,6 +86,8 @@ def read_model(
     """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
     the one it was fitted to is refused; `where` names the file in an error."""
     origin, names, count = _read_origin(text, where)
+    if is_called(network):
+        network = called_predictor(network, blank_row(origin.kinds))
     network = as_network(network, origin.likelihood.combined)
     same_print = network_fingerprint(network) == origin.network
     if not same_print and not ("probes" in text and same_weights(network, origin.weights)):

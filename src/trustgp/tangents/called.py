@@ -1,0 +1,93 @@
+"""Predictors that can only be called: a function, an ONNX session, an estimator with `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.trees import Inputs
+from ..data.user_warnings import warn_user
+
+
+class Call:
+    """How a predictor is called with rows [n, d]; never copied."""
+
+    def __init__(self, predictor: Any) -> None:
+        self.predictor = predictor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        predictor, array = self.predictor, rows.detach().cpu().numpy()
+        if hasattr(predictor, "get_inputs"):  # a session of onnxruntime
+            result = predictor.run(None, {predictor.get_inputs()[0].name: array})[0]
+        elif hasattr(predictor, "predict"):
+            result = predictor.predict(array)
+        else:
+            result = predictor(rows)
+        return torch.as_tensor(result if isinstance(result, Tensor) else np.asarray(result)).to(rows.device)
+
+    def __deepcopy__(self, memo: dict) -> Call:
+        return self
+
+    def __repr__(self) -> str:
+        return getattr(self.predictor, "__name__", type(self.predictor).__name__)
+
+
+class CalledPredictor(nn.Module):
+    """A predictor plus a linear map of the inputs whose weights are 0: its gradients are the inputs, so that
+    each expert is a linear regression of the predictor's errors on the rows nearby."""
+
+    def __init__(self, call: Call, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.call, self.outputs = call, outputs
+        self.linear = nn.Linear(inputs, outputs, dtype=dtype)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.eval()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The predictor's own outputs, [n, C]."""
+        with torch.no_grad():
+            predicted = self.call(rows)
+        return predicted.reshape(len(rows), -1) + self.linear(rows)
+
+    def extra_repr(self) -> str:
+        return f"{self.call!r}, which can only be called: no gradients"
+
+
+def is_called(network: Any) -> bool:
+    """Whether it is no module, but can be called."""
+    kind = isinstance(network, (nn.Module, type, list, tuple))
+    return not kind and (callable(network) or hasattr(network, "predict") or hasattr(network, "get_inputs"))
+
+
+def called_predictor(predictor: Any, row: Inputs | None) -> CalledPredictor:
+    """The predictor of such rows, its outputs counted by one call."""
+    if not isinstance(row, Tensor) or row.ndim != 2 or not row.is_floating_point():
+        raise TypeError(
+            f"network is {Call(predictor)!r}, which can only be called; then inputs must be one tensor or "
+            "array of real numbers, [n, d]. Otherwise pass a torch.nn.Module."
+        )
+    call = Call(predictor)
+    outputs = call(row[:1]).reshape(1, -1).shape[1]
+    return CalledPredictor(call, row.shape[1], outputs, row.dtype)
+
+
+def blank_row(kinds: Sequence[str]) -> Tensor | None:
+    """A row of zeros of the kind "float32[3]" that a file names; None: it names several."""
+    dtype, _, size = "".join(kinds).rstrip("]").partition("[")
+    return (
+        torch.zeros(1, int(size), dtype=getattr(torch, dtype)) if len(kinds) == 1 and size.isdigit() else None
+    )
+
+
+def warn_called(network: nn.Module, *, held_out: bool) -> None:
+    """Warn where no row shows the errors of a predictor that can only be called."""
+    if isinstance(network, CalledPredictor) and not held_out:
+        warn_user(
+            "the predictor can only be called, so its errors on new rows do not follow from its training "
+            "rows; pass validation=, rows that it was not trained on."
+        )

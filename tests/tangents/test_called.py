@@ -1,0 +1,86 @@
+"""Predictors that can only be called: functions, estimators, ONNX sessions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from many import each
+
+import trustgp
+from trustgp.tangents.called import Call, called_predictor
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.rand(400, 2, generator=GENERATOR, dtype=torch.float64) * 4 - 2
+Y = torch.sin(2 * X[:, :1]) + 0.2 * X[:, 1:].abs() * torch.randn(
+    400, 1, generator=GENERATOR, dtype=torch.float64
+)
+TRAIN, VALIDATION = (X[:250], Y[:250]), (X[250:320], Y[250:320])
+
+
+def function(rows):
+    return torch.sin(2 * rows[:, :1])
+
+
+class Estimator:
+    def predict(self, rows):
+        assert isinstance(rows, np.ndarray)
+        return np.sin(2 * rows[:, 0])
+
+
+class Session:
+    def get_inputs(self):
+        return [type("Input", (), {"name": "x"})]
+
+    def run(self, names, feed):
+        return [np.sin(2 * feed["x"][:, :1])]
+
+
+@pytest.mark.parametrize(
+    "predictor", [function, Estimator(), Session()], ids=["function", "estimator", "session"]
+)
+def test_a_predictor_keeps_its_outputs_and_gets_an_error_bar(predictor, tmp_path):
+    model = trustgp.fit(predictor, TRAIN, validation=VALIDATION, progress=False)
+    p = model.predict(X[320:])
+    assert torch.equal(p.mean, function(X[320:]))
+    low, high = p.interval(0.95)
+    assert 0.85 <= float(((low <= Y[320:]) & (Y[320:] <= high)).double().mean()) <= 1.0
+    far = model.predict(torch.full((1, 2), 50.0, dtype=torch.float64))
+    assert float(far.std) > 3 * float(p.std.max())
+    assert bool(far.is_novel)
+    assert "can only be called" in repr(model.network)
+    assert "CalledPredictor" in repr(model)
+    model.save(tmp_path / "m")
+    assert torch.equal(trustgp.load(tmp_path / "m", predictor).predict(X[320:]).std, p.std)
+    with pytest.raises(trustgp.ArtifactError, match="fitted to another network"):
+        trustgp.load(tmp_path / "m", lambda rows: function(rows) + 1.0)
+
+
+def test_gradients_are_the_inputs_and_their_features_those_of_a_linear_regression():
+    network = called_predictor(function, X)
+    network.zero_grad()
+    network(X[:1]).sum().backward()
+    assert torch.equal(network.linear.weight.grad, X[:1])
+    assert network.linear.bias.grad.tolist() == [1.0]
+    assert (Call(function).__repr__(), Call(Estimator()).__repr__()) == ("function", "Estimator")
+
+
+@each(
+    ("network", "rows", "error", "message"),
+    [
+        (function, {"a": X, "b": X}, TypeError, r"can only be called; then inputs must be one tensor"),
+        (function, X[:, 0].long(), TypeError, r"can only be called; then inputs must be one tensor"),
+        (3.0, X, TypeError, "network is a float"),
+        (torch.nn.Linear, X, TypeError, "network is the class Linear"),
+    ],
+)
+def test_what_cannot_be_called_so_is_refused(network, rows, error, message):
+    with pytest.raises(error, match=message):
+        trustgp.fit(network, (rows, Y), progress=False)
+
+
+def test_without_validation_rows_a_warning_asks_for_them_and_exports_are_refused(tmp_path):
+    with pytest.warns(UserWarning, match="pass validation=, rows that it was not trained on"):
+        model = trustgp.fit(function, TRAIN, progress=False)
+    with pytest.raises(trustgp.ExportError, match="can only be called, and cannot be exported"):
+        trustgp.export_onnx(model, tmp_path / "m.onnx", X[:2])
