@@ -11,11 +11,11 @@ from many import each
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiny_networks import Trainer
+from tiny_networks import Trainer, train
 from torch import nn
 
 import trustgp
-from trustgp.sklearn import TrustClassifier, TrustRegressor
+from trustgp.sklearn import TrustClassifier, TrustLabelClassifier, TrustRegressor
 
 NAMES = np.array(["walk", "run", "stand"], dtype=object)
 
@@ -222,3 +222,24 @@ def test_a_wrong_parameter_is_refused(trained, options, error, match):
         TrustRegressor(trained, validation_fraction=0.1).fit(*rows())
     with pytest.raises(TypeError, match="sample_weight"):
         TrustRegressor(Trainer()).fit(*rows(), sample_weight=np.ones(120))
+
+
+def test_several_labels_are_predicted_as_0_and_1_with_probabilities_and_others_are_refused():
+    X, y = rows(200)
+    labels = np.stack([y > 0, X[:, 2] > 1], axis=1).astype(int)
+
+    def trained_on(inputs, targets):
+        assert (targets.dtype, targets.shape) == (torch.int64, (180, 2))
+        network = nn.Linear(3, 2).to(inputs)
+        return train(network, lambda net: nn.BCEWithLogitsLoss()(net(inputs), targets.to(inputs)))
+
+    estimator = make_pipeline(StandardScaler(), TrustLabelClassifier(trained_on)).fit(X, labels)
+    chances, predicted = estimator.predict_proba(X), estimator.predict(X)
+    assert chances.shape == predicted.shape == (200, 2)
+    assert np.array_equal(predicted, chances > 0.5)
+    assert (predicted == labels).mean() > 0.9
+    assert estimator.score(X, labels) == pytest.approx((predicted == labels).all(axis=1).mean())
+    assert len(estimator[-1].prediction(X[:3]).is_novel) == 3
+    for wrong in (labels[:, 0], labels + 1):
+        with pytest.raises(ValueError, match="a 0 or 1 for each of several labels"):
+            TrustLabelClassifier(trained_on).fit(X, wrong)

@@ -45,3 +45,15 @@ def test_calls_of_an_exported_model(run):
     torch.set_num_threads(threads)
     assert found["onnxruntime"]["same_over_repeats"]
     assert found["predict"]["calls"] == 10
+
+
+def test_labels(run):
+    (figures,) = run("labels", "--small", "--seeds", "2")["figures"].values()
+    assert (
+        set(figures["nll"])
+        == set(figures["ece"])
+        == {"network", "trustgp", "one temperature", "a temperature each"}
+    )
+    gap = figures["nll"]["trustgp"] - figures["nll"]["a temperature each"]
+    assert figures["nll difference"]["mean"] == pytest.approx(gap)
+    assert figures["nll"]["one temperature"] < figures["nll"]["network"]  # its NLL on other rows is lower

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from .api import fit
 from .data.frames import precision_of
 from .data.quantities import BudgetText
-from .likelihoods import Classification, Likelihood, Regression
+from .likelihoods import Classification, Likelihood, MultiLabel, Regression
 from .likelihoods.prediction import Prediction
 from .model import UncertaintyModel
 from .tangents import Tangents
@@ -31,7 +31,7 @@ OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "b
 
 
 class _TrustEstimator(BaseEstimator):
-    """The base of both estimators; see `TrustRegressor`."""
+    """The base of the estimators; see `TrustRegressor`."""
 
     LIKELIHOOD: ClassVar[Likelihood]
     MIN_VALIDATION_ROWS: ClassVar[int]  # by default none are held out if there are fewer
@@ -264,3 +264,42 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
     def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Without the units of classes that would have no training row."""
         return held_out & ~np.isin(units, units[np.isin(y, np.setdiff1d(y[held_out], y[~held_out]))])
+
+
+class TrustLabelClassifier(ClassifierMixin, _TrustEstimator):
+    """A classifier of several labels a row, with calibrated probabilities: `predict_proba`.
+
+    y [n, C] holds a 0 or 1 for each label, and the network returns a logit for each.
+
+    Args:
+        network: As of `TrustRegressor`; its y are 0 and 1, int64 [n, C].
+        others: As of `TrustRegressor`; validation_fraction None: a tenth if that is 5 rows or more.
+    """
+
+    LIKELIHOOD: ClassVar[Likelihood] = MultiLabel()
+    MIN_VALIDATION_ROWS: ClassVar[int] = 5
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """As of `TrustRegressor`, with labels y [n, C]."""
+        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64, ensure_min_samples=2)
+        if (kind := type_of_target(y)) != "multilabel-indicator" or not np.isin(y, (0, 1)).all():
+            raise ValueError(f"y is {kind}; a 0 or 1 for each of several labels is needed, [n, C].")
+        self.model_, self.classes_ = self._fit(X, y, groups), np.arange(y.shape[1])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Whether the network's logits are positive, 0 or 1, shape [n, C]."""
+        return (self.prediction(X).mean.numpy() > 0).astype(np.int64)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each label, shape [n, C]."""
+        return self.prediction(X).probabilities.numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = tags.classifier_tags.multi_label = True
+        tags.target_tags.single_output = tags.classifier_tags.multi_class = False
+        return tags
+
+    def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.asarray(y).astype(np.int64))
