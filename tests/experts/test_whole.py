@@ -88,6 +88,9 @@ def test_sketches_of_each_output_are_those_of_a_map_of_that_output(kind):
     plain = sketch.bind(prepared, mix, inputs, inputs)
     features = OutputSketchMap(plain)(inputs)
     torch.testing.assert_close(features.rows, plain(inputs).rows, rtol=1e-4, atol=1e-5)
+    few = OutputSketchMap(plain)(inputs[:2])  # repeated for each output, unless explicit formulas serve
+    torch.testing.assert_close(few.by_output, features.by_output[:2], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(few.rows, features.rows[:2], rtol=1e-4, atol=1e-5)
     for c in range(3):
         one = sketch.bind(prepared, torch.eye(3).double()[c : c + 1], inputs, inputs)
         one.projections = plain.projections

@@ -85,8 +85,8 @@ class SketchMap(GradientMap):
         self.sketch, self.projections, self._layer_bytes = sketch, by, layer_bytes
         self._tables: dict[torch.device, Tables] = {}
 
-    def collector(self, n: int) -> SketchCollector:
-        return SketchCollector(self.tables, n, len(self.mix))
+    def collector(self, n: int, mixed: int | None = None) -> SketchCollector:
+        return SketchCollector(self.tables, n, mixed or len(self.mix))
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         tables, mix = self.tables, self.mix.to(self.network.device, self.network.dtype)
@@ -136,6 +136,8 @@ class SketchMap(GradientMap):
 class OutputSketchMap(SketchMap):
     """Sketches of each output [n, C, D] in one pass, and with them that of a mix [n, D]: they are linear."""
 
+    each_output = True
+
     def __init__(self, plain: SketchMap) -> None:
         self.num_outputs = plain.mix.shape[1]
         eye = torch.eye(self.num_outputs, dtype=torch.float64)
@@ -143,8 +145,8 @@ class OutputSketchMap(SketchMap):
         super().__init__(gradients, plain.sketch, plain._layer_bytes, plain.projections)
         self.plain, self.mix = plain, plain.mix
 
-    def collector(self, n: int) -> SketchCollector:
-        return SketchCollector(self.tables, n, self.num_outputs, per_output=True)
+    def collector(self, n: int, mixed: int | None = None) -> SketchCollector:
+        return SketchCollector(self.tables, n, mixed or self.num_outputs, per_output=True)
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
         each = rows.unflatten(1, (self.num_outputs, -1))

@@ -72,6 +72,20 @@ class Gradients:
             looped(network, one_by_one, mix, inputs, into)
         return outputs
 
+    def repeated(self, inputs: Inputs, into: Collector) -> bool:
+        """The same for a collector of n * K rows of one mixed output, those of a row in sequence, by one
+        backward pass; False where some parameters need passes of their own."""
+        plan, n = self.plan(inputs), count(inputs)
+        if plan.vmapped or plan.looped:
+            return False
+        mix = self.mix.to(device=self.network.device, dtype=self.network.dtype).repeat(n, 1)
+        try:
+            rows = take(inputs, torch.arange(n).repeat_interleave(len(self.mix)))
+            layerwise(self.network, plan, mix[None], rows, into)
+        except LayoutError:
+            return False
+        return True
+
 
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
     """The fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows; K,
