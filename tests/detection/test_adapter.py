@@ -9,7 +9,7 @@ from detection.detector_zoo import ZOO
 from torch import nn
 
 from trustgp.detection import Adapter, Detection
-from trustgp.detection.adapter import Detector, kept
+from trustgp.detection.adapter import Detector, DetectorOutputs, cell_weights, kept, mean_inside
 
 NETWORKS = {**ZOO, "plain": plain_detr, "conditional": conditional_detr}
 ATTENTION = "model.decoder.layers.1.encoder_attn"
@@ -18,6 +18,13 @@ MODULES = {
     "YOLOS": "vit.encoder.layer.1.attention.attention",
     "DAB-DETR": "model.decoder.layers.1.cross_attn.cross_attn",
     "RT-DETR v2": ATTENTION,
+}
+CELLS = {
+    **{name: ("model.input_proj.1.1",) for name in NETWORKS if name.startswith("Def")},
+    **{name: ("model.decoder_input_proj.2.1",) for name in NETWORKS if name.startswith("RT")},
+    "D-FINE": ("model.encoder.pan_blocks.1.conv4",),
+    "YOLOS": (),  # its tokens of the picture are among others
+    "Table Transformer": ("model.encoder.layernorm",),
 }
 EVERY_RUN = ("plain", "YOLOS")
 FAMILIES = [pytest.param(n, marks=[] if n in EVERY_RUN else pytest.mark.nightly) for n in MODULES]
@@ -31,6 +38,9 @@ def test_the_features_of_queries_are_those_of_the_last_attention(name):
     outputs = detector(images)
     least = 1e-6 if dtype == torch.float32 else 1e-9
     assert detector.names == (MODULES[name],)
+    assert detector.cells is not None
+    assert detector.cells[:1] == CELLS.get(name, ("model.encoder.layers.0.final_layer_norm",))
+    assert outputs.cells.shape[3] == (32 if detector.cells else 0)
     assert outputs.features.shape == (3, 8, 32)
     assert bool((outputs.features[0] - outputs.features[1]).abs().max() > least)  # they differ by picture
     assert bool((outputs.features[0, 0] - outputs.features[0, 1]).abs().max() > least)  # and by query
@@ -39,6 +49,39 @@ def test_the_features_of_queries_are_those_of_the_last_attention(name):
     assert torch.equal(outputs.logits, plain.logits)
     assert torch.equal(outputs.boxes, plain.pred_boxes)
     assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_cells_inside_a_box_have_equal_weights_and_a_box_between_cells_has_one():
+    boxes = torch.tensor([[0.5, 0.5, 0.5, 0.25], [0.33, 0.9, 0.0, 0.0], [2.0, 2.0, 0.1, 0.1]])
+    height, width = 4, 5
+    expected = torch.zeros(3, height, width)
+    for row, (x, y, wide, tall) in enumerate(boxes.tolist()):
+        for i in range(height):
+            for j in range(width):
+                inside = abs((j + 0.5) / width - x) <= wide / 2 + 0.5 / width
+                expected[row, i, j] = inside and abs((i + 0.5) / height - y) <= tall / 2 + 0.5 / height
+    counts = expected.sum(dim=(1, 2), keepdim=True)
+    assert counts.flatten().tolist() == [6, 1, 0]  # the last lies outside
+    weights = cell_weights(boxes, height, width)
+    torch.testing.assert_close(weights, (expected / counts.clamp_min(1)).flatten(1))
+    cells = torch.randn(2, height, width, 7, generator=torch.Generator().manual_seed(0))
+    outputs = DetectorOutputs(torch.zeros(2, 3, 2), boxes.expand(2, 3, 4), torch.zeros(2, 3, 1), cells)
+    picture, query = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
+    means = [(weights[q, :, None] * cells[p].reshape(-1, 7)).sum(dim=0) for p, q in ((0, 1), (1, 0), (1, 2))]
+    torch.testing.assert_close(mean_inside(outputs, picture, query), torch.stack(means))
+
+
+def test_cells_may_be_named_and_left_out_and_other_modules_are_refused():
+    network = seeded(plain_detr)
+    tokens = ("model.encoder.layers.0.final_layer_norm", "model.input_projection")
+    expected = Detector(network, Adapter())(noise(2)).cells
+    assert torch.equal(Detector(network, Adapter(cells=tokens))(noise(2)).cells, expected)
+    assert Detector(network, Adapter(cells=tokens[1]))(noise(2)).cells.shape == expected.shape
+    assert Detector(network, Adapter(cells=()))(noise(2)).cells.shape[3] == 0
+    with pytest.raises(ValueError, match="no token for each of its cells"):
+        Detector(network, Adapter(cells=tokens[0]))(noise(2))
+    with pytest.raises(ValueError, match=r"Adapter\(cells='nowhere'\): the network has no such module"):
+        Detector(network, Adapter(cells="nowhere"))
 
 
 def test_suppression_keeps_the_most_confident_of_boxes_that_overlap():

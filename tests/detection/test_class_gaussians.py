@@ -3,7 +3,15 @@
 import numpy as np
 import torch
 
-from trustgp.detection.class_gaussians import PRIOR_ROWS, SPHERES, WEIGHTS, ClassGaussians, ClassMoments
+from trustgp.detection.class_gaussians import (
+    PRIOR_ROWS,
+    SPHERES,
+    WEIGHTS,
+    ClassGaussians,
+    ClassMoments,
+    FeaturePool,
+)
+from trustgp.detection.picture_pass import MAX_SAMPLED, BoxSample
 
 WIDTH = 5
 
@@ -72,3 +80,43 @@ def test_constant_features_have_a_finite_variance():
     gaussians = ClassGaussians.fit(sums_of(same, label, 1), same, label)
     assert bool(torch.isfinite(gaussians(same[:1], torch.zeros(1).long())).all())
     assert float(gaussians(same[:1] + 1.0, torch.zeros(1).long())) > 1e3
+
+
+def test_novelty_is_the_mean_exponent_of_tail_shares_among_familiar_rows():
+    (seen, kinds), (held_out, held_kinds) = rows(60), rows(40, seed=1)
+    parts, sums = (held_out, held_out[:, :2]), [sums_of(part, kinds, 3) for part in (seen, seen[:, :2])]
+    familiar = torch.arange(0, 40, 2)
+    pool = FeaturePool.fit(sums, parts, held_kinds, familiar)
+    variances = pool.variances(parts, held_kinds)
+    for column, (own, part) in enumerate(zip(sums, parts, strict=True)):
+        expected = ClassGaussians.fit(own, part, held_kinds)(part, held_kinds)
+        torch.testing.assert_close(variances[:, column], expected)
+    logs = variances.log().numpy()
+    levels = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)
+    exponent = np.zeros(40)
+    for column in range(2):
+        ordered = np.sort(logs[::2, column])
+        knots = ordered[[int(level * 20) for level in levels]]
+        inside = np.interp(logs[:, column], knots, -np.log1p(-np.array(levels)))
+        width = np.mean(ordered[ordered > knots[-1]] - knots[-1]) if ordered[-1] > knots[-1] else None
+        width = width or (knots[-1] - knots[2]) / (np.log(20.0) - np.log(2.0))
+        exponent += 0.5 * (inside + np.maximum(logs[:, column] - knots[-1], 0.0) / width)
+    np.testing.assert_allclose(pool(variances).numpy(), exponent / (1 + exponent), rtol=1e-6)
+    assert float(pool(torch.full((1, 2), torch.inf).double())) == 1.0
+
+
+def test_a_kind_of_features_without_numbers_is_left_out():
+    (seen, kinds), (held_out, held_kinds) = rows(60), rows(40, seed=1)
+    sums, parts = [sums_of(part, kinds, 3) for part in (seen, seen[:, :0])], (held_out, held_out[:, :0])
+    pool = FeaturePool.fit(sums, parts, held_kinds, torch.arange(40))
+    assert pool.variances(parts, held_kinds).shape == (40, 1)
+
+
+def test_a_sample_of_boxes_is_of_evenly_spaced_pictures_and_bounded():
+    m = MAX_SAMPLED // 2 + 1
+    more = torch.zeros(m, 2), torch.zeros(m, 4), torch.zeros(m, 4), torch.zeros(m, dtype=torch.int64)
+    sample = BoxSample(*(part[:0] for part in (*more, more[3])), step=torch.tensor(1))
+    for start in range(3):
+        sample = sample.include(*more, m * start + torch.arange(m))
+    assert sample.index.tolist() == list(range(0, 3 * m, 2))
+    assert len(sample.features) == len(sample.labels) <= MAX_SAMPLED

@@ -73,7 +73,7 @@ def test_a_file_of_each_family_gives_the_detections_of_predict(name, tmp_path):
     images[1] = torch.nan
     # with random weights the features of RT-DETR hardly differ between pictures: `predict` of one picture
     # alone and among others differs as much
-    rounding = 1e-2 if name == "RT-DETR" else 1e-4
+    rounding = 3e-2 if name == "RT-DETR" else 1e-4
     assert_same(model.predict(images), exported(images), rounding)
     assert_same(model.predict(images[2]), exported(images[2:]), rounding)
 

@@ -77,9 +77,15 @@ def collated(part):
 
 def assert_same(one, other) -> None:
     """Two models are equal, bit for bit."""
-    for part in ("classes", "pictures", "temperature", "edges"):
+    for part in ("temperature", "local", "edges"):
         for name in (field.name for field in fields(getattr(one.state, part))):
             assert torch.equal(*(getattr(getattr(m.state, part), name) for m in (one, other))), (part, name)
+    for part in ("detections", "pictures"):
+        pools = [getattr(m.state, part) for m in (one, other)]
+        assert torch.equal(*(pool.tails for pool in pools))
+        for pair in zip(*(pool.gaussians for pool in pools), strict=True):
+            assert torch.equal(*(own.centre for own in pair))
+            assert torch.equal(*(own.root for own in pair))
     assert torch.equal(one.state.held_scores, other.state.held_scores)
     assert torch.equal(one.state.held_pictures, other.state.held_pictures)
 

@@ -1,13 +1,17 @@
 """Hidden vectors of training rows: what is kept, the distance, and which layer they are of."""
 
+import copy
 import math
 
 import pytest
 import torch
+from blobs import blobs, fit
 from torch import nn
 
 import trustgp
 from trustgp.experts.hidden import MAX_BYTES, HiddenRows, rows_per_class, unit_vectors
+from trustgp.export.onnx.export import open_onnx
+from trustgp.state.model_file import model_tensors, model_text, read_model
 from trustgp.tangents.jacobian.layer_io import find_head, hidden_rows
 from trustgp.tangents.network import prepare
 
@@ -108,3 +112,57 @@ def test_a_network_whose_last_layer_mixes_the_rows_up_has_no_head():
             return self.layer(x.transpose(0, 1)).mean(dim=0)
 
     assert find_head(prepare(Turned().eval(), "all", None), torch.randn(6, 5, 4)) == ""
+
+
+def test_models_keep_save_extend_and_export_hidden_rows(tmp_path):
+    case = blobs()
+    model = fit(case)
+    kept = model.mixtures[0].hidden
+    assert (model.origin.head, kept.points.shape) == ("2.weight", (300, 24))
+    model.save(tmp_path / "m")
+    again = trustgp.load(tmp_path / "m", case.network)
+    assert torch.equal(again.mixtures[0].hidden.points, kept.points)
+    x = torch.cat([case.test[0], 20 * case.test[0]])
+    p = model.predict(x)
+    assert torch.equal(again.predict(x).score, p.score)
+    alone = torch.cat([model.predict(x[i : i + 1]).score for i in (0, 500)])
+    torch.testing.assert_close(alone, p.score[[0, 500]], rtol=1e-4, atol=1e-5)
+    trustgp.export_onnx(model, tmp_path / "m.onnx", x[:2])
+    score = torch.from_numpy(open_onnx(tmp_path / "m.onnx")(x)["score"])
+    torch.testing.assert_close(score.double(), p.score, rtol=1e-3, atol=1e-3)
+    model.update((case.test[0][:100], case.test[1][:100]), progress=False)
+    assert len(model.mixtures[0].hidden.points) == 400
+
+
+def test_several_networks_have_the_hidden_rows_of_the_first_and_half_precision_those_of_float32():
+    case, other = blobs(), copy.deepcopy(blobs().network)
+    with torch.no_grad():
+        other[0].weight.mul_(1.1)
+    expected = unit_vectors(case.network[:-1](case.train[0]).detach()).float()
+    first = fit(case, network=[case.network, other]).mixtures[0].hidden.points
+    torch.testing.assert_close(first.sort(dim=0).values, expected.sort(dim=0).values)
+    half = copy.deepcopy(case.network).bfloat16()
+    rows = [(x.bfloat16(), y) for x, y in (case.train, case.validation)]
+    short = fit(case, network=half, train=rows[0], validation=rows[1])
+    assert short.mixtures[0].hidden.points.dtype == torch.float32
+    assert bool(short.predict(case.test[0].bfloat16()).score.isfinite().all())
+
+
+def test_small_budgets_and_the_papers_form_have_none_and_old_files_must_be_fitted_again(tmp_path):
+    case = blobs()
+    assert fit(case, budget="120 KiB").mixtures[0].hidden is None
+    assert (
+        trustgp.paper(
+            case.network, case.train, likelihood=trustgp.Classification(), progress=False
+        ).origin.head
+        == ""
+    )
+    model = fit(case)
+    tensors = model_tensors(model.state)
+    del tensors["calibration.1.tails"]
+    with pytest.raises(trustgp.ArtifactError, match="fit the model again"):
+        read_model(model_text(model.state), tensors, case.network, where="f")
+    for name, value in (("points", torch.ones(300, 7)), ("labels", torch.full((300,), -1))):
+        forged = model_tensors(model.state) | {f"mixture.0.hidden.{name}": value}
+        with pytest.raises(trustgp.ArtifactError, match=rf"hidden\.{name}"):
+            read_model(model_text(model.state), forged, case.network, where="f")

@@ -1,6 +1,7 @@
 """Classification from fit to file: one small case, end to end."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -173,3 +174,28 @@ def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path)
     third = trustgp.load(tmp_path / "n.trustgp", case.network)
     joined = tuple(torch.cat(pair) for pair in zip(case.train, new, strict=True))
     assert third.update(draw(5, 3, seed=10), train=joined, progress=False)
+
+
+@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
+def test_a_model_of_a_thousand_classes_is_hardly_larger_than_one_of_ten(likelihood):
+    sizes = {}
+    for classes in (10, 1000):
+        network = torch.nn.Sequential(
+            torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, classes)
+        ).eval()
+        inputs, labels = draw(300, 3, 0)
+        if likelihood == "multilabel":
+            labels = torch.arange(classes) % 3 == labels[:, None]
+        rows = [(inputs[part], labels[part]) for part in (slice(200), slice(200, 300))]
+        options = {
+            "likelihood": likelihood,
+            "tangents": trustgp.Sketch(64),
+            "num_experts": 2,
+            "progress": False,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of classes without a row
+            model = trustgp.fit(network, rows[0], validation=rows[1], **options)
+        assert model.predict(inputs[:3]).probabilities.shape == (3, classes)
+        sizes[classes] = model.nbytes
+    assert sizes[1000] - sizes[10] < 40 * 4 * 990  # a projection to 32 numbers, no matrix of classes

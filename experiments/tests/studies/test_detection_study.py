@@ -25,7 +25,10 @@ from trustgp_experiments.studies.detection.peers import (
     Decoder,
     Detected,
     FeatureScores,
+    dropping,
     find,
+    member_temperature,
+    tempered,
     with_background,
 )
 from trustgp_experiments.studies.detection.scores import (
@@ -207,15 +210,16 @@ def test_feature_scores_are_those_of_numpy():
     labels = torch.from_numpy(generator.integers(0, 3, 200))  # 2: no object
     rows = torch.from_numpy(generator.normal(size=(200, 3))) + 4.0 * labels[:, None]
     new = torch.from_numpy(generator.normal(size=(5, 3)))
-    scores = FeatureScores.fit(rows, labels, 2)(new)
+    peers = FeatureScores.fit(rows, labels, 2, rows[:40], labels[:40])
+    scores, ridges = peers(new), {True: peers.common.ridge, False: peers.classes.ridge}
     own = [rows[labels == c].numpy() for c in range(2)]
     centred = [some - some.mean(axis=0) for some in own]
 
-    def covariance(residuals):
+    def covariance(residuals, shared=False):
         square = residuals.T @ residuals / len(residuals)
-        return square + (1e-3 * np.diag(square).mean() + 1e-12) * np.eye(3)
+        return square + ridges[shared] * (np.diag(square).mean() + 1e-12) * np.eye(3)
 
-    inverse = np.linalg.inv(covariance(np.concatenate(centred)))
+    inverse = np.linalg.inv(covariance(np.concatenate(centred), shared=True))
     away = [new.numpy() - some.mean(axis=0) for some in own]
     distance = np.min([np.einsum("mi,ij,mj->m", one, inverse, one) for one in away], axis=0)
     np.testing.assert_allclose(scores["Mahalanobis"][0], distance)
@@ -228,6 +232,27 @@ def test_feature_scores_are_those_of_numpy():
     units = [x / np.linalg.norm(x, axis=1)[:, None] for x in (new.numpy(), known)]
     fifth = 1.0 - np.sort(units[0] @ units[1].T, axis=1)[:, -5]
     np.testing.assert_allclose(scores["nearest neighbours"][0], fifth, atol=1e-12)
+
+
+def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_ends():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(4, 500, 3, generator=generator)
+    labels = torch.multinomial((logits / 2).softmax(dim=2).mean(dim=0), 1, generator=generator)[:, 0]
+    chances = logits.softmax(dim=2)
+    torch.testing.assert_close(
+        tempered(chances, 2.0), (logits.double() / 2).softmax(dim=2), atol=1e-6, rtol=0
+    )
+    best = member_temperature(chances, labels)
+
+    def loss(temperature):
+        return float(-tempered(chances, temperature).mean(dim=0).gather(1, labels[:, None]).log().mean())
+
+    assert loss(best) < min(loss(1.1 * best), loss(best / 1.1))
+    decoder = conditional_detr().model.decoder
+    before = [module.dropout for module in decoder.modules() if hasattr(module, "dropout")]
+    with dropping(decoder, 0.33):
+        assert decoder.layers[0].dropout == 0.33
+    assert [module.dropout for module in decoder.modules() if hasattr(module, "dropout")] == before
 
 
 def test_each_seed_judges_another_detector_on_pictures_that_did_not_train_it():

@@ -1,8 +1,9 @@
-"""A detector's logits and boxes, the features of its queries, and the targets that these match.
+"""A detector's logits and boxes, features of its queries and of their boxes, and the targets that they match.
 
 The features of a query are the output of the last attention before the heads: in the DETR family the
-cross-attention to the picture's features, in YOLOS the attention of its token to all others. Forward hooks
-find it during a pass, so that no detector need be listed by name.
+cross-attention to the picture's features, in YOLOS the attention of its token to all others. Those of its box
+are the mean over the cells inside of the last map of the picture: in the DETR family the encoder's output.
+Forward hooks find both during a pass, so that no detector need be listed by name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..metrics.boxes import corners, generous_overlaps, overlaps, select_detecti
 from .pictures import BoxTargets
 
 ATTENTION = ("attention", "attn")  # in the lower-case name of a class
+NORMALISATION = ("layernorm", "batchnorm")  # likewise; over a whole map, as GroupNorm does, a mean is lost
 LOGITS, BOXES = "logits", "pred_boxes"  # keys of a detector's outputs
 NEEDED = (
     "Detectors are networks that return logits [n, queries, classes] and pred_boxes [n, queries, 4], "
@@ -38,12 +40,16 @@ class Adapter:
         seen: Name of the module, or names of several, whose output are the features of each query: [n, Q, d],
             or a map [n, d, height, width] whose cells are the queries, row by row; those of several, such as
             the maps of several scales, are concatenated. None: the last attention.
+        cells: Name of the module whose output are the cells of the picture, a map [n, d, height, width]; or
+            names of two, where the first gives tokens [n, height * width, d] and the second any map of that
+            height and width. None: the last LayerNorm or BatchNorm with such an output; (): none.
         labels: The number of classes. None: `config.num_labels`.
         suppression: Of two boxes of one class that overlap by more than this the less confident is dropped,
             for detectors that find an object several times. None: none is.
     """
 
     seen: str | tuple[str, ...] | None = None
+    cells: str | tuple[str, ...] | None = None
     labels: int | None = None
     suppression: float | None = None
 
@@ -61,6 +67,7 @@ class DetectorOutputs:
     logits: Tensor  # of the classes and, where there is one, last of no object, [n, Q, C] or [n, Q, C + 1]
     boxes: Tensor  # centre and size over the picture's, [n, Q, 4]
     features: Tensor  # of each query, [n, Q, d]
+    cells: Tensor  # of the picture, [n, height, width, D]; D = 0: there are none
 
 
 class Detector:
@@ -75,16 +82,18 @@ class Detector:
             raise ValueError(f"{what}; pass adapter=Adapter(labels=...). {NEEDED}.")
         self.labels = labels
         self.channels: int = getattr(config, "num_channels", None) or 3  # of the pictures it takes
-        names = (adapter.seen,) if isinstance(adapter.seen, str) else adapter.seen or ()
-        try:
-            self._modules = {name: network.get_submodule(name) for name in names}
-        except AttributeError as error:
-            raise ValueError(f"Adapter(seen={adapter.seen!r}): the network has no such module.") from error
+        self.names: tuple[str, ...] = self._checked("seen")  # of modules; empty before they are found
+        self.cells: tuple[str, ...] | None = None if adapter.cells is None else self._checked("cells")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the modules that give the features; empty before they are found."""
-        return tuple(self._modules)
+    def _checked(self, option: str) -> tuple[str, ...]:
+        given = getattr(self.adapter, option)
+        names = (given,) if isinstance(given, str) else given or ()
+        try:
+            for name in names:
+                self.network.get_submodule(name)
+        except AttributeError as error:
+            raise ValueError(f"Adapter({option}={given!r}): the network has no such module.") from error
+        return tuple(names)
 
     @property
     def place(self) -> Tensor:
@@ -94,9 +103,12 @@ class Detector:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> DetectorOutputs:
         """One pass of pictures [n, channels, height, width]; the first one finds the modules."""
-        if not self._modules:
-            self._modules = self._find(images[:2])
-        logits, boxes, captured = self._run(images, self._modules)
+        if not self.names:
+            self.names = self._find(images[:2])
+        if self.cells is None:
+            self.cells = self._find_cells(images[:2])
+        modules = {name: self.network.get_submodule(name) for name in (*self.names, *self.cells)}
+        logits, boxes, captured = self._run(images, modules)
         queries = logits.shape[1]
         parts = {name: _by_query(captured.get(name), len(images), queries) for name in self.names}
         if missing := [name for name, part in parts.items() if part is None]:
@@ -105,7 +117,18 @@ class Detector:
         if features.shape[1] != queries:
             what = f"{', '.join(self.names)}: {features.shape[1]} rows, but {queries} queries"
             raise ValueError(f"{what}; name modules whose outputs have, together, a row for each.")
-        return DetectorOutputs(logits, boxes, features)
+        return DetectorOutputs(logits, boxes, features, self._cells(captured, boxes))
+
+    def _cells(self, captured: Mapping[str, Any], boxes: Tensor) -> Tensor:
+        if not self.cells:
+            return boxes.new_zeros(len(boxes), 1, 1, 0)
+        output, grid = captured.get(self.cells[0]), captured.get(self.cells[-1])
+        if isinstance(output, Tensor) and output.ndim == 4:
+            return output.permute(0, 2, 3, 1)
+        shape = grid.shape[2:] if isinstance(grid, Tensor) and grid.ndim == 4 else (0, 0)
+        if isinstance(output, Tensor) and output.ndim == 3 and output.shape[1] == shape[0] * shape[1]:
+            return output.unflatten(1, tuple(shape))
+        raise ValueError(f"Adapter(cells={self.cells!r}): no map, or no token for each of its cells.")
 
     def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Logits, boxes, and the outputs of modules by name, the last call last."""
@@ -124,7 +147,31 @@ class Detector:
             raise ValueError(f"{what} and perhaps no object; pass adapter=Adapter(labels=...).")
         return logits, boxes, captured
 
-    def _find(self, pictures: Tensor) -> dict[str, nn.Module]:
+    def _find_cells(self, pictures: Tensor) -> tuple[str, ...]:
+        """The last normalisation of a pass whose output is a map, or has a token for each cell of one."""
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
+            if isinstance(output, Tensor) and len(output) == len(pictures) and output.ndim in (3, 4):
+                shapes.pop(name, None)
+                shapes[name] = tuple(output.shape)
+
+        with ExitStack() as hooks:
+            for name, module in self.network.named_modules():
+                hooks.enter_context(module.register_forward_hook(partial(keep, name)))
+            queries = _parse_outputs(self.network(pictures.to(self.place)))[0].shape[1]
+        maps = {shape[2] * shape[3]: name for name, shape in shapes.items() if len(shape) == 4}
+        for name, shape in reversed(shapes.items()):
+            kind = type(self.network.get_submodule(name)).__name__.lower()
+            if not any(word in kind for word in NORMALISATION):
+                continue
+            if len(shape) == 4:
+                return (name,)
+            if shape[1] in maps and shape[1] != queries:
+                return name, maps[shape[1]]
+        return ()
+
+    def _find(self, pictures: Tensor) -> tuple[str, ...]:
         """The last attention of a pass whose output has a row for each query."""
         named = dict(self.network.named_modules())
         attention = {m for m in named.values() if any(word in type(m).__name__.lower() for word in ATTENTION)}
@@ -133,7 +180,7 @@ class Detector:
         for name in reversed(captured):
             features = _by_query(captured[name], len(pictures), logits.shape[1])
             if features is not None and features.shape[1] == logits.shape[1]:
-                return {name: inner[name]}
+                return (name,)
         what = f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]}"
         raise ValueError(f'{what} queries; name the module of their features: adapter=Adapter(seen="...").')
 
@@ -193,6 +240,9 @@ class QueryRows:
     labels: Tensor  # true classes, int64, [m]; the last one, "no object", where it matches none
     kept: Tensor  # whether it is confident enough to be a detection, bool, [m]
     pictures: Tensor  # mean features of all queries of each picture, [n, d]
+    inside: Tensor  # mean of the cells inside its box, [m, D]
+    cells: Tensor  # mean of all cells of each picture, [n, D]
+    boxes: Tensor  # centre and size over the picture's, [m, 4]
 
     @classmethod
     def joined(cls, parts: Sequence[QueryRows]) -> QueryRows:
@@ -231,6 +281,26 @@ def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, T
     best, labels = chances.max(dim=2)
     limits = {"threshold": settings.threshold, "most": settings.most}
     return select_detections(best, labels, corners(boxes), **limits, suppress=settings.adapter.suppression)
+
+
+def cell_weights(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Weights of the cells of a map inside boxes, centre and size over the picture's [..., 4]: equal, of the
+    cells whose centre lies at most half a cell outside, [..., height * width]."""
+    sides = []
+    for axis, count in ((0, width), (1, height)):
+        centre = (torch.arange(count, device=boxes.device, dtype=boxes.dtype) + 0.5) / count
+        away = (centre - boxes[..., axis, None]).abs()
+        sides.append((away <= 0.5 * boxes[..., axis + 2, None] + 0.5 / count).to(boxes.dtype))
+    inside = (sides[1][..., :, None] * sides[0][..., None, :]).flatten(-2)
+    return inside / inside.sum(dim=-1, keepdim=True).clamp_min(1.0)
+
+
+def mean_inside(outputs: DetectorOutputs, picture: Tensor, query: Tensor) -> Tensor:
+    """The mean of the cells inside the box of each query, [m, D]; queries of a picture follow each other."""
+    cells = outputs.cells
+    weights = cell_weights(outputs.boxes[picture, query].to(cells), *cells.shape[1:3])
+    parts = weights.split(torch.bincount(picture, minlength=len(cells)).tolist())
+    return torch.cat([part @ own.flatten(0, 1) for part, own in zip(parts, cells, strict=True)])
 
 
 def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: float) -> tuple[Tensor, Tensor]:
@@ -276,5 +346,6 @@ def labelled_rows(
     image, every, errors, labels, counts = concatenate(parts)
     place = image.to(outputs.logits.device), every.to(outputs.logits.device)
     features, logits = outputs.features[place], with_background(outputs.logits[place], detector.labels)
-    pictures = outputs.features.mean(dim=1)
-    return QueryRows(features.cpu(), logits.cpu(), image + first, errors, labels, counts, pictures.cpu())
+    pictures, cells = outputs.features.mean(dim=1).cpu(), outputs.cells.mean(dim=(1, 2)).cpu()
+    own = features.cpu(), logits.cpu(), image + first, errors, labels, counts, pictures
+    return QueryRows(*own, mean_inside(outputs, *place).cpu(), cells, outputs.boxes[place].cpu())

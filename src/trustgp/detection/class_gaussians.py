@@ -10,12 +10,13 @@ n_c training rows the posterior variance at s is, over its mean at the training 
 
 The prior W is the pooled covariance of all classes, shrunk towards a sphere. Its weight nu, in rows, and rho
 maximise the likelihood of held-out rows. u is 1 on average over data like the training data, and grows with
-the square of the distance. From it follow probabilities and error bars of edges, fitted to held-out boxes.
+the square of the distance. From it follow probabilities and error bars of edges, fitted to held-out boxes,
+and the novelty, from u of two features: what the query has attended to, and what lies inside its box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.distributions import StudentT
 
-from ..data.trees import concatenate
+from ..math.quantiles import TailShares
 from ..math.search import minimise_from_zero, with_gradient
 
 WEIGHTS = (0.01, 0.1, 1.0, 10.0)  # nu, over the width of the features
@@ -34,9 +35,14 @@ MAX_STEPS, TOLERANCE = 500, 1e-15  # to convergence, so that machines which roun
 MIN_VARIANCE = 1e-3  # of u and w
 MAX_POWER = 3.0  # of u and w
 MAX_LOG = 6.0  # distance of a logarithm from where the search begins
+MAX_GROWTH = 400.0  # ten times the largest lambda
 MAX_LOG_COLD = 3.0  # the same below T_0: colder ones are all alike
 MIN_ERROR = 1e-6  # pixels: of a detector without errors
-EdgeErrors = tuple[Tensor, Tensor, Tensor]  # of matched boxes: in pixels [m, 4], u [m] or [m, 4], w [m]
+RIDGES = (1e-2, 1e-1, 1.0)  # of the weights of the features in the local noise
+MAX_LOCAL_STEPS, LOCAL_TOLERANCE = 60, 1e-9  # of their search
+MAX_DEVIATIONS = 4.0  # of a feature from its mean
+# of matched boxes: in pixels [m, 4], u [m] or [m, 4], w [m], and the local noise [m, 4]
+EdgeErrors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,40 @@ def _loss(centre: Tensor, spread: Tensor, held_out: Tensor, labels: Tensor) -> f
 
 
 @dataclass(frozen=True)
+class FeaturePool:
+    r"""The novelty of rows with several features: each gives u, and those are pooled by their tail shares.
+
+    .. math:: e = \frac1K \sum_k -\log P_k(\log u > \log u_k), \quad \text{novelty} = e / (1 + e)
+
+    where P_k is the share among held-out rows. e is 1 on average over these; see `TailShares`.
+    """
+
+    gaussians: tuple[ClassGaussians, ...]  # of each kind of features
+    tails: Tensor  # the table of `TailShares`, float64, [3, K, Q]
+
+    def variances(self, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """u of rows with features of each kind [k, d] and classes [k], float64, [k, K]."""
+        pairs = zip(self.gaussians, features, strict=False)
+        return torch.stack([own(rows, labels) for own, rows in pairs], dim=1)
+
+    def __call__(self, variances: Tensor) -> Tensor:
+        """The novelty, in [0, 1], float64, [k], from u [k, K]; 1 where u has overflowed."""
+        exponent = TailShares(self.tails.to(variances.device))(_log(variances))
+        return (exponent / (1.0 + exponent)).nan_to_num(1.0)
+
+    @classmethod
+    def fit(
+        cls, sums: Sequence[ClassMoments], held_out: Sequence[Tensor], labels: Tensor, familiar: Tensor
+    ) -> FeaturePool:
+        """From sums of training rows and held-out rows with features [k, d] of each kind; `familiar`: those,
+        int64, whose tail shares count. Kinds of width 0 are left out."""
+        pairs = [(own, rows) for own, rows in zip(sums, held_out, strict=True) if rows.shape[1]]
+        pool = cls(tuple(ClassGaussians.fit(*pair, labels) for pair in pairs), torch.zeros(0))
+        variances = pool.variances([rows[familiar] for _, rows in pairs], labels[familiar])
+        return cls(pool.gaussians, TailShares.fit(_log(variances)).table)
+
+
+@dataclass(frozen=True)
 class ClassTemperature:
     r"""Probabilities are softmax(z / T), with :math:`T^2 = T_0^2 + \lambda u`."""
 
@@ -138,72 +178,143 @@ class ClassTemperature:
         logits, variance, labels = logits.cpu(), variance.cpu(), labels.cpu()
 
         def of(free: Tensor) -> ClassTemperature:
-            return cls(free[0].exp(), 0.1 * free[1].exp())
+            return cls(free[0].exp(), 0.1 * free[1])
 
         def loss(free: Tensor) -> Tensor:
             return -of(free)(logits, variance).gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
 
-        return of(_best(loss, [(-MAX_LOG_COLD, MAX_LOG), (-MAX_LOG, MAX_LOG)]))
+        return of(_best(loss, [(-MAX_LOG_COLD, MAX_LOG), (0.0, MAX_GROWTH)]))
+
+
+@dataclass(frozen=True)
+class LocalNoise:
+    r"""The logarithm of the size of the errors of edges, linear in the features of the box,
+
+    .. math:: \ell_c(x) = w_c^\top (x - \bar x) / s ,
+
+    beyond what u explains. It is learnt from errors in the training pictures, which are too small: the level
+    is that of `EdgeNoise`.
+    """
+
+    weights: Tensor  # w, [F, 4]
+    centre: Tensor  # of the features, [F]
+    spread: Tensor  # s, likewise
+    bounds: Tensor  # the smallest and largest l in the training pictures, [2, 4]
+
+    def __call__(self, features: Tensor, boxes: Tensor) -> Tensor:
+        """l, float64, [k, 4], from features [k, d] and boxes, centre and size over the picture's, [k, 4]."""
+        own = (part.to(features.device) for part in (self.weights, self.centre, self.spread, self.bounds))
+        weights, centre, spread, bounds = own
+        white = (described(features, boxes) - centre) / spread
+        return (white.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS) @ weights).clamp(bounds[0], bounds[1])
+
+    @classmethod
+    def fit(cls, features: Tensor, boxes: Tensor, errors: Tensor, offset: Tensor, ridge: float) -> LocalNoise:
+        """The likeliest, with Student's t errors [m, 4] in pixels and a penalty on the weights; the offset
+        [m] is what u explains of the logarithm."""
+        rows, errors = described(features, boxes), errors.double()
+        centre, spread = rows.mean(dim=0), rows.std(dim=0, correction=0)
+        spread = torch.where(spread > MIN_SPREAD, spread, 1.0)
+        white = ((rows - centre) / spread).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+        offset = (offset - offset.mean())[:, None]
+        typical, width = errors.square().mean(dim=0).sqrt().clamp_min(MIN_ERROR), rows.shape[1]
+
+        def loss(free: Tensor) -> Tensor:
+            weights = free[5:].reshape(width, 4)
+            scale = typical * (free[:4] + white @ weights + offset).exp()
+            fit = StudentT(2.0 + 4.0 * free[4].exp(), 0.0, scale, validate_args=False).log_prob(errors)
+            return 0.25 * ridge * weights.square().sum() - fit.mean()
+
+        bounds = [(-MAX_LOG, MAX_LOG)] * (5 + 4 * width)
+        weights = _best(loss, bounds, MAX_LOCAL_STEPS, LOCAL_TOLERANCE)[5:].reshape(width, 4)
+        local = white @ weights
+        return cls(weights, centre, spread, torch.stack([local.amin(dim=0), local.amax(dim=0)]))
+
+
+def described(features: Tensor, boxes: Tensor) -> Tensor:
+    """Features of a query [k, d] and its box: centre, size, and the log of that; float64, [k, d + 6]."""
+    boxes = boxes.double()
+    return torch.cat([features.double(), boxes, boxes[:, 2:].clamp_min(MIN_VARIANCE).log()], dim=1)
 
 
 @dataclass(frozen=True)
 class EdgeNoise:
     r"""Errors of left, top, right and bottom of a box, in pixels: Student's t, of the scale
 
-    .. math:: \sigma_c = a_c \, u^\gamma \, w^\delta
+    .. math:: \sigma_c = a_c \, u^\gamma \, w^\delta \, \exp(\eta \ell_c / \sqrt{\max(1, u)})
 
-    where u is the variance of the query, and w that of the picture.
+    where u is the variance of the query, w that of the picture, and l_c the local noise, which fades away
+    from the training data.
     """
 
     level: Tensor  # a, [4]
     growth: Tensor  # gamma, a scalar
     picture: Tensor  # delta, a scalar
+    local: Tensor  # eta, a scalar
     df: Tensor  # of the tails, above 2, a scalar
 
-    def scale(self, variance: Tensor, picture: Tensor) -> Tensor:
-        """sigma, float64, [k, 4], from u, [k] or [k, 4], and w [k]."""
-        level, growth, share = (p.to(variance.device) for p in (self.level, self.growth, self.picture))
+    def scale(self, variance: Tensor, picture: Tensor, local: Tensor) -> Tensor:
+        """sigma, float64, [k, 4], from u, [k] or [k, 4], w [k] and l [k, 4]."""
+        place, parts = variance.device, (self.level, self.growth, self.picture, self.local)
+        level, growth, share, weight = (part.to(place) for part in parts)
         own = variance if variance.ndim == 2 else variance[:, None]
-        return level * (growth * _log(own) + share * _log(picture)[:, None]).exp()
+        faded = weight * local / own.double().clamp_min(1.0).sqrt()
+        return level * (growth * _log(own) + share * _log(picture)[:, None] + faded).exp()
 
-    def std(self, variance: Tensor, picture: Tensor) -> Tensor:
+    def std(self, variance: Tensor, picture: Tensor, local: Tensor) -> Tensor:
         """The standard deviation of each edge, float64, [k, 4]."""
-        return self.scale(variance, picture) * (self.df / (self.df - 2.0)).sqrt().to(variance.device)
+        return self.scale(variance, picture, local) * (self.df / (self.df - 2.0)).sqrt().to(variance.device)
 
     @classmethod
     def fit(cls, held_out: EdgeErrors, variants: EdgeErrors | None = None) -> EdgeNoise:
         """The likeliest for held-out boxes.
 
         With photometric variants, gamma and delta are fitted to both: in held-out pictures, like those of
-        training, u and w hardly differ. Levels and tails are of the held-out ones.
+        training, u and w hardly differ. Levels, tails and eta are of the held-out ones, and eta comes last:
+        the local noise is of pictures like those of training, and may not replace u.
         """
-        if variants is None:
-            return _likeliest(held_out, None)
-        powers = _likeliest(concatenate([held_out, variants]), None)
-        return _likeliest(held_out, (powers.growth, powers.picture))
+        parts = [held_out] if variants is None else [held_out, variants]
+        errors, variance, picture, local = (torch.cat(part) for part in zip(*parts, strict=True))
+        return _likeliest((errors, variance, picture, 0.0 * local), None).refit(held_out)
+
+    def refit(self, held_out: EdgeErrors) -> EdgeNoise:
+        """The likeliest with these gamma and delta."""
+        return _likeliest(held_out, (self.growth, self.picture))
+
+    def loss(self, held_out: EdgeErrors) -> float:
+        """The mean negative log likelihood of an edge, in nats."""
+        errors, *given = (part.detach().cpu().double() for part in held_out)
+        return -float(StudentT(self.df, 0.0, self.scale(*given), validate_args=False).log_prob(errors).mean())
 
 
 def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
     """Under which the errors are likeliest; powers: gamma and delta, None: they are fitted, too."""
-    errors, variance, picture = (part.detach().cpu().double() for part in given)
+    errors, variance, picture, local = (part.detach().cpu().double() for part in given)
     typical = errors.square().mean(dim=0).sqrt().clamp_min(MIN_ERROR)
-    usual = _log(variance).mean(), _log(picture).mean()  # where a is fitted
+    usual = _log(variance).mean(), _log(picture).mean(), local.mean(dim=0)  # where a is fitted
 
     def of(free: Tensor) -> EdgeNoise:
-        growth, share = (free[5], free[6]) if powers is None else powers
-        level = typical * (free[:4] - growth * usual[0] - share * usual[1]).exp()
-        return EdgeNoise(level, growth, share, 2.0 + 4.0 * free[4].exp())
+        growth, share = (free[6], free[7]) if powers is None else powers
+        shift = growth * usual[0] + share * usual[1] + free[5] * usual[2]
+        level = typical * (free[:4] - shift).exp()
+        return EdgeNoise(level, growth, share, free[5], 2.0 + 4.0 * free[4].exp())
 
     def loss(free: Tensor) -> Tensor:
-        scale = (noise := of(free)).scale(variance, picture)
+        scale = (noise := of(free)).scale(variance, picture, local)
         return -StudentT(noise.df, 0.0, scale, validate_args=False).log_prob(errors).mean()
 
-    return of(_best(loss, [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])))
+    extents = [(0.0, MAX_POWER)] * (3 if powers is None else 1)
+    return of(_best(loss, [(-MAX_LOG, MAX_LOG)] * 5 + extents))
 
 
-def _best(loss: Callable[[Tensor], Tensor], bounds: list[tuple[float, float]]) -> Tensor:
+def _best(
+    loss: Callable[[Tensor], Tensor],
+    bounds: list[tuple[float, float]],
+    max_iter: int = MAX_STEPS,
+    tolerance: float = TOLERANCE,
+) -> Tensor:
     """Where the loss is lowest within bounds; zeros where the search fails."""
-    options = {"max_iter": MAX_STEPS, "tolerance": TOLERANCE, "bounds": bounds}
+    options: dict = {"max_iter": max_iter, "tolerance": tolerance, "bounds": bounds}
     best = minimise_from_zero(with_gradient(loss), len(bounds), **options)
     return torch.zeros(len(bounds), dtype=torch.float64) if best is None else torch.from_numpy(best)
 

@@ -18,10 +18,10 @@ from ..export.metadata import COLUMNS, PREFIX, ColumnTexts, Date, common
 from ..export.module.experts import one_of
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
-from .adapter import Detection, probabilities, with_background
-from .class_gaussians import ClassGaussians
+from .adapter import Detection, cell_weights, probabilities, with_background
+from .class_gaussians import ClassGaussians, FeaturePool
 from .pictures import as_pictures
-from .state import DetectorState, novelty_of
+from .state import DetectorState
 
 BATCHES = (1, 4)  # pictures that are compared at a time
 FACTORS = (1.0, 0.5, torch.nan, 1.5)  # of the compared pictures: the third is not valid
@@ -126,27 +126,30 @@ def differences(expected: Detections, answers: Answers, state: DetectorState, si
 def _tolerances(expected: Detections, state: DetectorState, side: int) -> dict[str, Tensor]:
     r"""The tolerance of each answer.
 
-    A change :math:`\delta` of the features changes u by
-    :math:`2 \sqrt u |R^\top \delta| + |R^\top \delta|^2`, which is large where the features hardly differ
-    between pictures.
+    A change :math:`\delta` of the features changes u, which is about 1, by
+    :math:`2 |R^\top \delta| + |R^\top \delta|^2`, which is large where the features hardly differ between
+    pictures; and the novelty by that times the steepest slope of its tail shares.
     """
     epsilon = FEATURE_ROUNDING * torch.finfo(state.detector.place.dtype).eps
 
-    def rounding(gaussians: ClassGaussians, novelty: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The effect of rounded features on the novelty, [k], and relative on u, [k]."""
-        size = gaussians.root.flatten(1).double().norm(dim=1) / gaussians.root.shape[1] ** 0.5
-        reach = (epsilon * gaussians.centre.double().norm(dim=1) * size).cpu()[labels]  # |R^T delta|
-        variance = novelty / (1.0 - novelty).clamp_min(1e-12)
-        change = 2.0 * variance.sqrt() * reach + reach.square()
-        return change / (1.0 + variance).square(), change / variance.clamp_min(1e-3)
+    def rounding(pool: FeaturePool, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The effect of rounded features on the novelty, [k], and relative on u of the first, [k]."""
+        changes = []
+        for own in pool.gaussians:
+            size = own.root.flatten(1).double().norm(dim=1) / own.root.shape[1] ** 0.5
+            reach = (epsilon * own.centre.double().norm(dim=1) * size).cpu()[labels]  # |R^T delta|
+            changes.append(2.0 * reach + reach.square())
+        steep = pool.tails[1].amax(dim=1).cpu()  # of each kind
+        return (torch.stack(changes, dim=1) @ steep) / len(steep), changes[0]
 
-    novelty, label = torch.tensor([expected.picture_novelty], dtype=torch.float64), torch.tensor([0])
-    picture_novelty, picture = rounding(state.pictures, novelty, label)
-    novelty, own = rounding(state.classes, expected.novelty.double(), expected.labels)
+    picture_novelty, picture = rounding(state.pictures, torch.tensor([0]))
+    novelty, own = rounding(state.detections, expected.labels)
     growth, by_picture = float(state.edges.growth), float(state.edges.picture)
+    rough = state.local.centre.abs() / state.local.spread  # size of a feature over its spread
+    local = epsilon * float(state.edges.local * (rough @ state.local.weights.abs()).amax())
     return {
         "boxes": torch.tensor(TOLERANCE * side),
-        "std": expected.std.double() * (TOLERANCE + growth * own + by_picture * picture)[:, None],
+        "std": expected.std.double() * (TOLERANCE + growth * own + by_picture * picture + local)[:, None],
         "labels": torch.tensor(0.5),
         "confidence": torch.tensor(PROBABILITY_TOLERANCE),
         "probabilities": (PROBABILITY_TOLERANCE + own)[:, None],
@@ -178,10 +181,13 @@ class DetectorGraph(nn.Module):
         refuse_network(state.network)
         self.network, self.state, self.detector = state.network, state, state.detector
         place = self.detector.place
-        experts = [ClassExpert(state.classes, label).to(place) for label in range(len(state.classes.centre))]
-        stacked = StackedExperts(state.classes, slice(None)).to(place)
-        self.by_class = stacked if plain else one_of(experts, [experts[0].centre], plain=False)
-        self.by_picture = ClassExpert(state.pictures, 0).to(place)
+        self.by_class, self.by_picture = nn.ModuleList(), nn.ModuleList()
+        for own in state.detections.gaussians:
+            experts = [ClassExpert(own, label).to(place) for label in range(len(own.centre))]
+            stacked = StackedExperts(own, slice(None)).to(place)
+            self.by_class.append(stacked if plain else one_of(experts, [experts[0].centre], plain=False))
+        for own in state.pictures.gaussians:
+            self.by_picture.append(ClassExpert(own, 0).to(place))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -192,15 +198,25 @@ class DetectorGraph(nn.Module):
         n, queries = outputs.logits.shape[:2]
         confidence, labels = probabilities(outputs.logits, classes).max(dim=2)
         boxes = corners(outputs.boxes) * outputs.boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
-        (variance,) = self.by_class(labels.flatten(), outputs.features.flatten(0, 1))  # u, [n * Q]
-        (picture,) = self.by_picture(outputs.features.mean(dim=1))  # w, [n]
+        cells = outputs.cells.flatten(1, 2)  # [n, height * width, D]
+        weights = cell_weights(outputs.boxes.to(cells), *outputs.cells.shape[1:3])
+        features = outputs.features.flatten(0, 1)
+        own = features, (weights @ cells).flatten(0, 1)
+        whole = outputs.features.mean(dim=1), cells.mean(dim=1)
+        each = zip(self.by_class, own, strict=False)
+        variances = torch.stack([expert(labels.flatten(), part)[0] for expert, part in each], dim=1)
+        pairs = zip(self.by_picture, whole, strict=False)
+        pictures = torch.stack([expert(part)[0] for expert, part in pairs], dim=1)
+        variance, picture = variances[:, 0], pictures[:, 0]  # u [n * Q], w [n]
+        local = state.local(features, outputs.boxes.flatten(0, 1))
         logits = with_background(outputs.logits, classes).flatten(0, 1)
         chances = state.temperature(logits, variance).unflatten(0, (n, queries))
         each = picture[:, None].expand(n, queries).flatten()
-        std = state.edges.std(variance, each).unflatten(0, (n, queries))
-        parts = (images.to(boxes), outputs.logits, outputs.boxes, outputs.features, picture)
+        std = state.edges.std(variance, each, local).unflatten(0, (n, queries))
+        parts = (images.to(boxes), outputs.logits, outputs.boxes, outputs.features, outputs.cells, pictures)
         # anything but a finite number, times 0, is not 0
         valid = torch.stack([(part.reshape(n, -1) * 0.0).sum(dim=1) for part in parts]).sum(dim=0) == 0
+        novelty = state.detections(variances).to(boxes)
         nothing = torch.tensor([0.0] * classes + [1.0]).to(boxes)
         by_query = valid[:, None]
         answers = {
@@ -209,8 +225,8 @@ class DetectorGraph(nn.Module):
             "labels": labels,
             "confidence": torch.where(by_query, confidence, 0.0),
             "probabilities": torch.where(by_query[..., None], chances.to(boxes), nothing),
-            "novelty": torch.where(by_query, novelty_of(variance).unflatten(0, (n, queries)), 1.0),
-            "picture_novelty": torch.where(valid, novelty_of(picture), 1.0),
+            "novelty": torch.where(by_query, novelty.unflatten(0, (n, queries)), 1.0),
+            "picture_novelty": torch.where(valid, state.pictures(pictures).to(boxes), 1.0),
             "valid": valid,
         }
         return {name: answers[name] for name in ANSWERS}

@@ -15,11 +15,19 @@ from ..executors.progress import Reporter, reporting
 from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detection, Detector, QueryRows
-from .class_gaussians import ClassGaussians, ClassTemperature, EdgeErrors, EdgeNoise
+from .class_gaussians import (
+    MIN_VARIANCE,
+    RIDGES,
+    ClassTemperature,
+    EdgeErrors,
+    EdgeNoise,
+    FeaturePool,
+    LocalNoise,
+)
 from .model import DetectionModel
 from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
 from .scenes import SceneStream
-from .state import DetectorState, novelty_of
+from .state import DetectorState
 
 MIN_MATCHES = 20  # queries that match a target, to fit anything
 HELD_OUT_EVERY = 10  # one picture of so many is held out where no validation is given
@@ -141,27 +149,52 @@ def _warn_missing_classes(count: Tensor) -> None:
 def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     """Gaussians of the training features, and the calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
-    matched = rows.matched
-    queries, pictures, size = cast(Any, (training.queries, training.pictures, training.size))
-    classes = ClassGaussians.fit(queries, rows.features[matched], rows.predicted[matched])
-    pictures = ClassGaussians.fit(pictures, rows.pictures, rows.one_class)
-    variance = classes(rows.features, rows.predicted)
-
-    def errors(part: QueryRows) -> EdgeErrors:
-        own, picture = part.matched, pictures(part.pictures, part.one_class)
-        return part.errors[own], classes(part.features[own], part.predicted[own]), picture[part.picture[own]]
-
+    made, matched = cast(Any, training), rows.matched
+    familiar = matched[rows.kept[matched]] if bool(rows.kept[matched].any()) else matched
+    own, parts = (made.queries, made.inside), (rows.features, rows.inside)
+    place = torch.full((len(rows.labels),), -1).scatter(0, matched, torch.arange(len(matched)))
+    matching = ([part[matched] for part in parts], rows.predicted[matched], place[familiar])
+    detections = FeaturePool.fit(own, *matching)
+    whole, every = (rows.pictures, rows.cells), torch.arange(len(rows.pictures))
+    pictures = FeaturePool.fit((made.pictures, made.cells), whole, rows.one_class, every)
+    variances = detections.variances(parts, rows.predicted)
+    counted = rows.kept if bool(rows.kept.any()) else torch.ones_like(rows.kept)
+    local, edges = _edge_noise(training, detections, pictures, rows, variants)
     return DetectorState(
         training.detector.network,
-        classes,
+        detections,
         pictures,
-        ClassTemperature.fit(rows.logits, variance, rows.labels),
-        EdgeNoise.fit(errors(rows), errors(variants)),
+        ClassTemperature.fit(rows.logits[counted], variances[counted, 0], rows.labels[counted]),
+        local,
+        edges,
         names=training.detector.names,
-        size=size,
-        mixed=training.mixed or held_out.mixed or size != held_out.size,
-        rows=int(queries.count.sum()),
+        cells=training.detector.cells or (),
+        size=made.size,
+        mixed=training.mixed or held_out.mixed or training.size != held_out.size,
+        rows=int(made.queries.count.sum()),
         settings=training.settings,
-        held_scores=novelty_of(variance[matched[rows.kept[matched]]]),
-        held_pictures=novelty_of(pictures(rows.pictures, rows.one_class)),
+        held_scores=detections(variances[familiar]),
+        held_pictures=pictures(pictures.variances(whole, rows.one_class)),
     )
+
+
+def _edge_noise(
+    training: PicturePass, detections: FeaturePool, pictures: FeaturePool, *parts: QueryRows
+) -> tuple[LocalNoise, EdgeNoise]:
+    """The local noise under whose ridge the edges of held-out boxes are likeliest, and the noise of edges;
+    `parts` are held-out rows and their photometric variants."""
+
+    def errors(part: QueryRows) -> EdgeErrors:
+        own, picture = part.matched, pictures.gaussians[0](part.pictures, part.one_class)
+        variance = detections.gaussians[0](part.features[own], part.predicted[own])
+        return part.errors[own], variance, picture[part.picture[own]], torch.zeros(len(own), 4)
+
+    rows, sample, fits = parts[0], cast(Any, training.sample), []
+    held_out, edges = errors(rows), EdgeNoise.fit(*map(errors, parts))
+    variance = detections.gaussians[0](sample.features, sample.labels)
+    offset = edges.growth * variance.clamp_min(MIN_VARIANCE).log()
+    for ridge in RIDGES:
+        local = LocalNoise.fit(sample.features, sample.boxes, sample.errors, offset, ridge)
+        given = (*held_out[:3], local(rows.features[rows.matched], rows.boxes[rows.matched]))
+        fits.append(((noise := edges.refit(given)).loss(given), local, noise))
+    return min(fits, key=lambda fit: fit[0])[1:]

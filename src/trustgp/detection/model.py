@@ -19,12 +19,21 @@ from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
-from .adapter import Detection, Detector, DetectorOutputs, QueryRows, kept, probabilities, with_background
+from .adapter import (
+    Detection,
+    Detector,
+    DetectorOutputs,
+    QueryRows,
+    kept,
+    mean_inside,
+    probabilities,
+    with_background,
+)
 from .export import DetectorSource
 from .picture_pass import HeldOut, PicturePass, chunked
 from .pictures import Pictures, as_pictures, finite_pictures, for_each
 from .scenes import SceneStream, as_scenes
-from .state import DetectorState, novelty_of, save_detector
+from .state import DetectorState, save_detector
 
 
 class DetectionModel(FittedModel):
@@ -47,8 +56,9 @@ class DetectionModel(FittedModel):
     @property
     def nbytes(self) -> int:
         """Memory of the error bar, without the network."""
-        gaussians = (self.state.classes, self.state.pictures)
-        return sum(part.nbytes for each in gaussians for part in (each.centre, each.root))
+        pools, local = (self.state.detections, self.state.pictures), self.state.local
+        tensors = [part for pool in pools for own in pool.gaussians for part in (own.centre, own.root)]
+        return sum(part.nbytes for part in (*tensors, local.weights, local.centre, local.spread))
 
     @torch.no_grad()
     @cpu_default()
@@ -92,16 +102,21 @@ class DetectionModel(FittedModel):
         size = outputs.boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
         boxes = (corners(outputs.boxes) * size)[image, query]
         confidence, labels = chances[image, query].max(dim=1)
-        variance = state.classes(outputs.features[image, query], labels)
-        picture = state.pictures(outputs.features.mean(dim=1), image.new_zeros(len(images)))
+        features = outputs.features[image, query]
+        variances = state.detections.variances((features, mean_inside(outputs, image, query)), labels)
+        whole = outputs.features.mean(dim=1), outputs.cells.mean(dim=(1, 2))
+        pictures = state.pictures.variances(whole, image.new_zeros(len(images)))
         logits = with_background(outputs.logits[image, query], detector.labels)
+        variance, picture = variances[:, 0], pictures[:, 0]
         calibrated = state.temperature(logits, variance).to(boxes)
-        std = state.edges.std(variance, picture[image]).to(boxes)
-        arrays = (boxes, std, labels, confidence, calibrated, novelty_of(variance).to(boxes))
+        local = state.local(features, outputs.boxes[image, query])
+        std = state.edges.std(variance, picture[image], local).to(boxes)
+        arrays = (boxes, std, labels, confidence, calibrated, state.detections(variances).to(boxes))
         sizes = torch.bincount(image, minlength=len(images)).tolist()
         parts = zip(*(array.split(sizes) for array in arrays), strict=True)
-        sums = outputs.logits.sum(dim=(1, 2)) + outputs.boxes.sum(dim=(1, 2)) + picture
-        each = zip(parts, torch.isfinite(sums).tolist(), novelty_of(picture).tolist(), strict=True)
+        sums = outputs.logits.sum(dim=(1, 2)) + outputs.boxes.sum(dim=(1, 2)) + pictures.sum(dim=1)
+        novelty = state.pictures(pictures).tolist()
+        each = zip(parts, torch.isfinite(sums).tolist(), novelty, strict=True)
         return [Detections(*part, valid=valid, picture_novelty=new, **shared) for part, valid, new in each]
 
     @torch.no_grad()
@@ -127,9 +142,11 @@ class DetectionModel(FittedModel):
                 made.include(chunk)
             rows = QueryRows.joined(made.held_out_rows)
             detected = rows.matched[rows.kept[rows.matched]]
-            scores = novelty_of(state.classes(rows.features, rows.predicted)[detected])
+            variances = state.detections.variances((rows.features, rows.inside), rows.predicted)
+            scores = state.detections(variances[detected])
             NoveltyThreshold.fit(scores, false_alarm)  # may raise, before anything is replaced
-            held_pictures = novelty_of(state.pictures(rows.pictures, rows.one_class))
+            whole = state.pictures.variances((rows.pictures, rows.cells), rows.one_class)
+            held_pictures = state.pictures(whole)
             self.state = replace(state, held_pictures=held_pictures)
         return self._with_threshold(scores, false_alarm)
 
@@ -160,11 +177,12 @@ class DetectionModel(FittedModel):
 
     def __repr__(self) -> str:
         (height, width), state = self.size, self.state
+        widths = " and ".join(f"{own.centre.shape[1]:,}" for own in state.detections.gaussians)
         held_out = f"{len(state.held_scores):,} held-out detections, {len(state.held_pictures):,} pictures"
         facts = {
-            "detector": f"{type(state.network).__name__}, {len(state.classes.centre):,} classes",
+            "detector": f"{type(state.network).__name__}, {state.detector.labels:,} classes",
             "pictures": f"{height} x {width} pixels, height x width{', and others' if state.mixed else ''}",
-            "features": f"{', '.join(state.names)}: {state.classes.centre.shape[1]:,} numbers",
+            "features": f"{', '.join((*state.names, *state.cells[:1]))}: {widths} numbers",
             "rows": f"{state.rows:,} queries that matched a target",
             "size": size_text(self.nbytes),
             "calibration": held_out,

@@ -28,7 +28,9 @@ CONTRAST = (0.5, 1.5)  # factors
 VARIANTS = len(BRIGHTNESS) + len(CONTRAST)
 KIND = "trustgp-detector-pass"
 SAVE_EVERY = 30.0  # seconds
-MOMENTS, ROWS = ("queries", "pictures"), ("held_out_rows", "variant_rows")
+MAX_SAMPLED = 16_384  # boxes of training pictures whose errors are kept
+MOMENTS = ("queries", "inside", "pictures", "cells")
+ROWS = ("held_out_rows", "variant_rows")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,26 @@ class HeldOut:
         return index // every % step == 0 and index // every // step < self.max_varied
 
 
+@dataclass(frozen=True)
+class BoxSample:
+    """Boxes of training pictures and their errors: those of every 2^k-th picture, so that they are few."""
+
+    features: Tensor  # of the query, [m, d]
+    boxes: Tensor  # centre and size over the picture's, [m, 4]
+    errors: Tensor  # in pixels, [m, 4]
+    labels: Tensor  # the predicted classes, int64, [m]
+    index: Tensor  # of the picture, int64, [m]
+    step: Tensor  # 2^k, int64, a scalar
+
+    def include(self, *rows: Tensor) -> BoxSample:
+        """With more rows: features, boxes, errors, labels and index."""
+        own = (self.features, self.boxes, self.errors, self.labels, self.index)
+        parts, step = [torch.cat(pair) for pair in zip(own, rows, strict=True)], self.step
+        while int((kept := parts[-1] % step == 0).sum()) > MAX_SAMPLED:
+            step = 2 * step
+        return BoxSample(*(part[kept] for part in parts), step=step)
+
+
 @dataclass
 class PicturePass:
     """The sums and rows of the pictures so far; `include` adds more of them."""
@@ -58,7 +80,10 @@ class PicturePass:
     settings: Detection
     held_out: HeldOut
     queries: ClassMoments | None = None  # of queries that match a target, by class
+    inside: ClassMoments | None = None  # of the cells inside their boxes, likewise
     pictures: ClassMoments | None = None  # of the mean over all queries of a picture
+    cells: ClassMoments | None = None  # of the mean over all cells of a picture
+    sample: BoxSample | None = None  # of queries that match a target
     held_out_rows: list[QueryRows] = field(default_factory=list)
     variant_rows: list[QueryRows] = field(default_factory=list)  # of their photometric variants
     done: int = 0  # pictures
@@ -79,11 +104,17 @@ class PicturePass:
 
     def _accumulate(self, batch: Sequence[Scene]) -> None:
         rows = self._rows(batch, torch.stack([one.image for one in batch]))
-        if self.queries is None or self.pictures is None:
-            width = rows.features.shape[1]
-            self.queries, self.pictures = (ClassMoments.zero(n, width) for n in (self.detector.labels, 1))
-        self.queries.include(rows.features[rows.matched], rows.predicted[rows.matched])
-        self.pictures.include(rows.pictures, rows.one_class)
+        matched, labels = rows.matched, (self.detector.labels, self.detector.labels, 1, 1)
+        values = (rows.features[matched], rows.inside[matched], rows.pictures, rows.cells)
+        classes = (*[rows.predicted[matched]] * 2, *[rows.one_class] * 2)
+        for name, count, value, own in zip(MOMENTS, labels, values, classes, strict=True):
+            if getattr(self, name) is None:
+                setattr(self, name, ClassMoments.zero(count, value.shape[1]))
+            getattr(self, name).include(value, own)
+        index = torch.tensor([one.index for one in batch])[rows.picture[matched]]
+        more = (*(part[matched] for part in (rows.features, rows.boxes, rows.errors, rows.predicted)), index)
+        start = BoxSample(*(part[:0] for part in more), step=torch.tensor(1))
+        self.sample = (self.sample or start).include(*more)
 
     def _hold_out(self, batch: Sequence[Scene]) -> None:
         images = torch.stack([one.image for one in batch])
@@ -135,7 +166,7 @@ class PassCheckpoint:
         if self.folder is None or (not force and time.monotonic() - self.written < SAVE_EVERY):
             return
         table = {"none": torch.zeros(1)}  # before the first picture there is no other
-        for part in (*MOMENTS, *ROWS):
+        for part in (*MOMENTS, *ROWS, "sample"):
             state = getattr(made, part)
             if part in ROWS and state:
                 state = QueryRows.joined(state)
@@ -155,10 +186,11 @@ class PassCheckpoint:
                 raise ArtifactError(f"{path}: of another fit.")
             sums = {part: ClassMoments(**own) for part in MOMENTS if (own := inside(table, f"{part}."))}
             rows = {part: [QueryRows(**own)] for part in ROWS if (own := inside(table, f"{part}."))}
+            sample = {"sample": BoxSample(**own)} if (own := inside(table, "sample.")) else {}
             made.size = tuple(text["size"]) if text["size"] else None
             made.done, made.mixed = int(text["done"]), bool(text["mixed"])
         except (ArtifactError, KeyError, TypeError):
             path.unlink()
             return
-        for part, value in (sums | rows).items():
+        for part, value in (sums | rows | sample).items():
             setattr(made, part, value)

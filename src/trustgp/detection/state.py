@@ -16,11 +16,13 @@ from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
 from ..state.model_file import DETECTOR
 from ..tangents.modules import clone_module
 from .adapter import Adapter, Detection, Detector
-from .class_gaussians import ClassGaussians, ClassTemperature, EdgeNoise
+from .class_gaussians import ClassGaussians, ClassTemperature, EdgeNoise, FeaturePool, LocalNoise
 
 PROBE_TOLERANCE = 1e-3  # over the largest number of the probe
 MIN_DF = 2.0  # degrees of freedom
-CLASSES, PICTURES = "readout.", "pictures."  # prefixes of their tensors in a file
+BOX_NUMBERS = 6  # of a box among the features of the local noise
+POOLS = ("detections", "pictures")  # prefixes of their tensors in a file
+PARTS = ("temperature", "local", "edges")  # likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +31,13 @@ class DetectorState:
     target, float64, [k], `held_pictures` that of the held-out pictures, [n]."""
 
     network: Any  # a private copy
-    classes: ClassGaussians  # of the features of queries, by class
-    pictures: ClassGaussians  # of their mean over all queries of a picture
+    detections: FeaturePool  # of the features of queries, and of the cells inside their boxes, by class
+    pictures: FeaturePool  # of their means over all queries, and all cells, of a picture
     temperature: ClassTemperature
+    local: LocalNoise
     edges: EdgeNoise
     names: tuple[str, ...]  # of the modules that give the features
+    cells: tuple[str, ...]  # of those that give the cells; empty: there are none
     size: tuple[int, int]  # height and width of the pictures, or of the first
     rows: int  # queries that matched a target in the training pictures
     settings: Detection
@@ -50,22 +54,18 @@ class DetectorState:
     @property
     def detector(self) -> Detector:
         """The network, with its features."""
-        return Detector(self.network, replace(self.settings.adapter, seen=self.names))
-
-
-def novelty_of(variance: Tensor) -> Tensor:
-    """From u, which is 1 on average over familiar data, to [0, 1): u / (1 + u); 1 where u has overflowed."""
-    return (variance / (1.0 + variance)).nan_to_num(1.0)
+        return Detector(self.network, replace(self.settings.adapter, seen=self.names, cells=self.cells))
 
 
 @torch.no_grad()
-def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, int]:
+def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
     """Outputs and features of a detector for a picture of noise, averaged over its queries, float32, which
-    identify it; and the width of the features."""
+    identify it; and the widths of the features and cells."""
     generator = torch.Generator().manual_seed(0)
     outputs = detector(torch.randn(1, detector.channels, *size, generator=generator, dtype=torch.float32))
     parts = (outputs.logits[0], outputs.boxes[0], outputs.features[0])
-    return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), outputs.features.shape[2]
+    widths = outputs.features.shape[2], outputs.cells.shape[3]
+    return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), widths
 
 
 def save_detector(state: DetectorState, path: str | Path) -> None:
@@ -74,29 +74,35 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
         "network": network_fingerprint(state.network),
         "detector": type(state.network).__name__,
         "settings": asdict(state.settings),
-        **{name: getattr(state, name) for name in ("names", "size", "mixed", "rows")},
+        **{name: getattr(state, name) for name in ("names", "cells", "size", "mixed", "rows")},
     }
     table = {"probe": probe(state.detector, state.size)[0]}
-    parts = (state.classes, state.pictures, state.temperature, state.edges)
-    for prefix, part in zip((CLASSES, PICTURES, "temperature.", "edges."), parts, strict=True):
-        table |= {f"{prefix}{one.name}": getattr(part, one.name) for one in fields(part)}
+    for name in POOLS:
+        pool: FeaturePool = getattr(state, name)
+        table[f"{name}.tails"] = pool.tails
+        for kind, own in enumerate(pool.gaussians):
+            table |= {f"{name}.{kind}.centre": own.centre, f"{name}.{kind}.root": own.root}
+    for name in PARTS:
+        part = getattr(state, name)
+        table |= {f"{name}.{one.name}": getattr(part, one.name) for one in fields(part)}
     table |= {**novelty_tensors(state.held_scores, state.threshold), "held_pictures": state.held_pictures}
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
 
 
 def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, where: str) -> DetectorState:
     """The state of a file's text and tensors; another detector than the one it was fitted to is refused."""
-    if "finding" in text:
-        raise ArtifactError(f"{where}: is of trustgp 0.2 or before; fit the detector again.")
+    if "cells" not in text:
+        raise ArtifactError(f"{where}: is of an earlier version of trustgp; fit the detector again.")
     private = clone_module(network).eval()
     if network_fingerprint(private) != text.get("network"):
         what = f"{where}: was fitted to another detector; classes, names or weights differ"
         raise ArtifactError(f"{what}. Load it with the detector it was fitted to, or fit again.")
-    names, size, _, settings = facts = _read_text(text, where)
+    names, cells, size, _, settings = facts = _read_text(text, where)
     reader = Reader(table, where=where)
     held_scores, threshold = read_novelty(reader)
     try:
-        now, width = probe(detector := Detector(private, replace(settings.adapter, seen=names)), size)
+        adapter = replace(settings.adapter, seen=names, cells=cells)
+        now, widths = probe(detector := Detector(private, adapter), size)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{where}: does not fit the detector: {error}") from error
     before = reader.take("probe", torch.float32, len(now))
@@ -104,16 +110,25 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
         what = f"{where}: The detector's outputs changed although its weights did not"
         raise ArtifactError(f"{what}; check the version of transformers.")
 
-    def gaussians(prefix: str, classes: int) -> ClassGaussians:
-        centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
-        return ClassGaussians(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
+    def pool(name: str, classes: int) -> FeaturePool:
+        tails = reader.take(f"{name}.tails", torch.float64, 3, sum(width > 0 for width in widths), None)
+        own = []
+        for kind, width in enumerate(width for width in widths if width):
+            centre = reader.take(f"{name}.{kind}.centre", torch.float32, classes, width)
+            root = reader.take(f"{name}.{kind}.root", torch.float32, classes, width, width)
+            own.append(ClassGaussians(centre, root))
+        return FeaturePool(tuple(own), tails)
 
-    powers = (reader.positive(f"edges.{name}", zero=True) for name in ("growth", "picture"))
+    weights = reader.take("local.weights", torch.float64, None, 4)
+    described = [reader.take(f"local.{name}", torch.float64, len(weights)) for name in ("centre", "spread")]
+    powers = (reader.positive(f"edges.{name}", zero=True) for name in ("growth", "picture", "local"))
+    lowest = reader.positive("temperature.least"), reader.positive("temperature.growth", zero=True)
     state = DetectorState(
         private,
-        gaussians(CLASSES, detector.labels),
-        gaussians(PICTURES, 1),
-        ClassTemperature(reader.positive("temperature.least"), reader.positive("temperature.growth")),
+        pool("detections", detector.labels),
+        pool("pictures", 1),
+        ClassTemperature(*lowest),
+        LocalNoise(weights, *described, bounds=reader.take("local.bounds", torch.float64, 2, 4)),
         EdgeNoise(reader.positive("edges.level", 4), *powers, df=reader.positive("edges.df")),
         *facts,
         mixed=text.get("mixed") is True,
@@ -121,23 +136,28 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
         held_pictures=reader.positive("held_pictures", None, zero=True),
         threshold=threshold,
     )
+    reader.require(len(weights) == widths[0] + BOX_NUMBERS, "local.weights", "fits other features")
+    reader.require(state.local.spread > 0, "local.spread", "must be positive")
     reader.require(state.edges.df > MIN_DF, "edges.df", f"must be above {MIN_DF:g}")
     reader.finish()
     return state
 
 
-def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:
-    """Names of modules, size of pictures, number of rows, and settings."""
+def _read_text(
+    text: dict[str, Any], where: str
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, int], int, Detection]:
+    """Names of modules, of those with cells, size of pictures, number of rows, and settings."""
     try:
-        names, (height, width), rows = tuple(text["names"]), text["size"], text["rows"]
+        names, cells = tuple(text["names"]), tuple(text["cells"])
+        (height, width), rows = text["size"], text["rows"]
         plain = dict(text["settings"])
         adapter = dict(plain.pop("adapter"))
-        adapter["seen"] = tuple(seen) if isinstance(seen := adapter["seen"], list) else seen
+        adapter |= {key: tuple(own) for key, own in adapter.items() if isinstance(own, list)}
         settings = Detection(adapter=Adapter(**adapter), **plain)
-        sane = all(isinstance(name, str) for name in names) and len(names) > 0
+        sane = all(isinstance(name, str) for name in (*names, *cells)) and len(names) > 0
         sane = sane and all(type(n) is int and n > 0 for n in (height, width, rows))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
     if not sane:
         raise ArtifactError(f"{where}: its description does not fit together.")
-    return names, (height, width), rows, settings
+    return names, cells, (height, width), rows, settings

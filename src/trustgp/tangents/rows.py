@@ -22,6 +22,7 @@ from .network import Choice, TangentNetwork, gradients_of
 from .replay import Replay
 
 METHODS = ("magnitude", "taylor")  # of ranking parameters
+MAX_REPEATED = 16  # few rows are repeated for each output, so that one backward pass serves all
 WORKING_SET = 256 * 2**20  # bytes of the gradients of one chunk of rows
 
 
@@ -118,6 +119,7 @@ class GradientMap(TangentMap):
     """Computes explicit features: passes the gradients of chunks of rows to a collector."""
 
     kind = RowFeatures
+    each_output = False  # whether rows are the gradients of each output, one after another
 
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix, gradients)
@@ -125,8 +127,8 @@ class GradientMap(TangentMap):
         self._chain_features: tuple[torch.device, ChainRows | None] | None = None
 
     @abstractmethod
-    def collector(self, n: int) -> DenseAccumulator:
-        """An empty one for n rows."""
+    def collector(self, n: int, mixed: int | None = None) -> DenseAccumulator:
+        """An empty one for n rows and so many mixed outputs; None: all."""
 
     def chunk_memory(self) -> int:
         """Bytes of the rows that are computed together."""
@@ -191,7 +193,12 @@ class GradientMap(TangentMap):
     def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:
             return rows(self.network.cast(inputs))
-        into = self.collector(count(inputs))
+        n, mixed = count(inputs), len(self.gradients.mix)
+        if self.each_output and 1 < mixed <= MAX_REPEATED // n and self.network.device.type == "cpu":
+            into = self.collector(n * mixed, 1)
+            if self.gradients.repeated(inputs, into):  # whose outputs may be rounded otherwise
+                return into.rows().view(n, -1), None
+        into = self.collector(n)
         outputs = self.gradients(inputs, into)
         return into.rows(), outputs
 
@@ -208,9 +215,9 @@ class RowMap(GradientMap):
         if per_expert is not None and per_expert > len(kept):
             raise ValueError(f"keep_per_expert={per_expert} exceeds the {len(kept)} parameters kept.")
 
-    def collector(self, n: int) -> DenseAccumulator:
+    def collector(self, n: int, mixed: int | None = None) -> DenseAccumulator:
         every = len(self.kept) == self.network.num_parameters
-        return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
+        return DenseAccumulator(self.network, n, mixed or len(self.mix), None if every else self.kept)
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         if len(self.kept) > MAX_GATHERED:

@@ -2,8 +2,8 @@
 
     python -m trustgp_experiments.training.detector_error_bar
 
-It takes 5,000 of the pictures that the detector was trained on, calibrates on 500 others of the same style,
-and writes `weights/scenes.trustgp` of this package, 0.2 MB; about ten minutes on one core.
+It takes 3,000 of the pictures that the detector was trained on, calibrates on 500 others of the same style,
+and writes `weights/scenes.trustgp` of this package, 0.4 MB; about ten minutes on one core.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from trustgp_experiments.training.detector_network import WEIGHTS, pixels, train
 
 FILE = WEIGHTS / "scenes.trustgp"
 COMMAND = "python -m trustgp_experiments.training.detector_error_bar"
-PICTURES, HELD_OUT = 5_000, 500  # to fit on, and to calibrate on
+PICTURES, HELD_OUT = 3_000, 500  # to fit on, and to calibrate on
 SEED = {"train": 0, "validation": 10}  # of the pictures; the detector was trained on the first ones
 FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a film can show
 CHUNK = 10  # pictures rendered between two steps of a bar

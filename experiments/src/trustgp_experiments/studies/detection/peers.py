@@ -1,6 +1,7 @@
 """Other error bars of a detector: dropout, an ensemble, Laplace, and densities of features."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,16 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from trustgp.detection.adapter import Detection, Detector, kept, probabilities, with_background
+from trustgp.metrics import class_nll
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
-from ...peers.novelty import Formula, Gaussians, Seen, nearest_neighbours
+from ...peers.novelty import RIDGES, Formula, Gaussians, Seen, nearest_neighbours
+from ...peers.tuning import likeliest_temperature
 from .worlds import PictureSet
 
 PASSES = 20
+RATES = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)  # of dropout; the detectors were trained with 0.1
+DROPPED = ("dropout", "activation_dropout", "attention_dropout")  # names of rates in a decoder
 BATCH = 25  # pictures at a time
-RIDGE = 1e-3  # on the diagonal of a covariance, over its mean
 NEIGHBOURS = 5  # the nearest of the training detections that counts
+MIN_CHANCE = 1e-30  # of a class
 SAME = 0.5  # overlap from which a member has detected the same object
 
 
@@ -35,12 +40,66 @@ class Detected:
     members: tuple[Tensor, Tensor]  # the same of each member of an ensemble, the detector itself first
 
 
+@contextmanager
+def dropping(decoder: nn.Module, rate: float | None) -> Iterator[None]:
+    """Another rate of dropout in a decoder for a while; None: its own."""
+    places = [(part, name) for part in decoder.modules() for name in DROPPED if _rate(part, name)]
+    before = [getattr(*place) for place in places]
+    for part, name in places if rate is not None else ():
+        setattr(part, name, rate)
+    try:
+        yield
+    finally:
+        for (part, name), value in zip(places, before, strict=True):
+            setattr(part, name, value)
+
+
+def _rate(part: nn.Module, name: str) -> bool:
+    return isinstance(getattr(part, name, None), float)
+
+
+def tuned_rate(
+    network: Any, validation: PictureSet, settings: Detection, labels: Tensor, passes: int
+) -> float:
+    """The rate of dropout under which the validation detections, of these classes, are likeliest, each with
+    its own temperature."""
+
+    def loss(rate: float) -> float:
+        chances = find(network, [], validation, settings, passes=passes, rate=rate).passes[0]
+        cooled = tempered(chances, member_temperature(chances, labels)).mean(dim=0)
+        return float(class_nll(cooled, labels).mean())
+
+    return min(RATES, key=loss)
+
+
+def member_temperature(chances: Tensor, labels: Tensor) -> float:
+    """One temperature of all members or passes, of their probabilities [S, m, C + 1], before their mean."""
+    return likeliest_temperature(_logits(chances), labels)
+
+
+def tempered(chances: Tensor, temperature: float) -> Tensor:
+    """Probabilities [S, m, C + 1] at another temperature."""
+    return (_logits(chances) / temperature).softmax(dim=-1)
+
+
+def _logits(chances: Tensor) -> Tensor:
+    return chances.double().clamp_min(MIN_CHANCE).log()
+
+
 def find(
-    network: Any, others: Sequence[Any], pictures: PictureSet, settings: Detection, *, passes: int = PASSES
+    network: Any,
+    others: Sequence[Any],
+    pictures: PictureSet,
+    settings: Detection,
+    *,
+    passes: int = PASSES,
+    rate: float | None = None,
 ) -> Detected:
-    """All that peers need, in one pass; `others` are further members of the ensemble."""
+    """All that peers need, in one pass; `others` are further members of the ensemble, `rate` that of dropout,
+    None: as it was trained."""
     parts = []
-    with torch.random.fork_rng(), torch.no_grad():
+    decoder = network.model.decoder
+    with torch.random.fork_rng(), torch.no_grad(), dropping(decoder, rate):
         torch.manual_seed(0)  # of the masks
         for start in range(0, len(pictures), BATCH):
             images = pictures.images[start : start + BATCH].to(network.device)
@@ -145,10 +204,14 @@ class FeatureScores:
     usual: tuple[float, float]  # mean and deviation of minus the log density of the training detections
 
     @classmethod
-    def fit(cls, features: Tensor, labels: Tensor, classes: int) -> Self:
-        """From detections of an object; labels: its class, or C for none."""
+    def fit(
+        cls, features: Tensor, labels: Tensor, classes: int, held_out: Tensor, held_labels: Tensor
+    ) -> Self:
+        """From detections of an object, and those of validation pictures, which choose the ridges; labels:
+        its class, or C for none."""
         rows, kinds = features[labels < classes].double(), labels[labels < classes]
-        common, own = (Gaussians.fit(rows, kinds, shared=one, ridges=(RIDGE,)) for one in (True, False))
+        held = held_out[held_labels < classes].double(), held_labels[held_labels < classes]
+        common, own = (Gaussians.fit(rows, kinds, held, shared=one, ridges=RIDGES) for one in (True, False))
         density = -own.log_density(rows)
         usual = float(density.mean()), float(density.std())
         return cls(common, own, nearest_neighbours(rows, k=NEIGHBOURS), usual)

@@ -16,8 +16,8 @@ from trustgp.metrics import class_nll, entropy
 from trustgp.metrics.boxes import nearest, overlaps
 
 from .bootstrap import auroc_draws, caught_draws, listed, mean_draws, resampled
-from .peers import Detected, FeatureScores
-from .worlds import FAMILIAR, LOOKED_AT, NOVEL
+from .peers import Detected, FeatureScores, tempered
+from .worlds import FAMILIAR, UNTRAINED
 
 OVERLAP = 0.5  # from which a detection has detected an object
 NEAR = 0.3  # from which it lies on one
@@ -53,6 +53,8 @@ class Methods:
     """Fitted methods; None: not available."""
 
     temperature: float
+    passes: float = 1.0  # the temperature of passes with dropout
+    members: float = 1.0  # that of the members of an ensemble
     laplace: Any = None
     model: DetectionModel | None = None
     features: FeatureScores | None = None  # of the inputs of the class head
@@ -69,10 +71,10 @@ def all_answers(detected: Detected, methods: Methods) -> dict[str, Answer]:
         "softmax": Answer(plain, torch.ones(len(plain)), boxes),
         "temperature scaling": Answer(cooled, entropy(cooled), boxes),
         "energy": Answer(plain, energy.clamp(-30, 30).exp(), novelty={LATENT: energy}, **detector),
-        "MC-dropout 20": _several(*detected.passes),
+        "MC-dropout 20": _several(*detected.passes, methods.passes),
     }
     if len(detected.members[0]) > 1:
-        answers[f"ensemble of {len(detected.members[0])}"] = _several(*detected.members)
+        answers[f"ensemble of {len(detected.members[0])}"] = _several(*detected.members, methods.members)
     if methods.laplace is not None:
         laplace = methods.laplace.predict(detected.hidden)
         novelty = {LATENT: laplace.score}
@@ -97,7 +99,8 @@ def _ours(model: DetectionModel, detected: Detected) -> Answer:
     return Answer(chances, novelty, boxes, edges, pictures, {LATENT: novelty})
 
 
-def _several(chances: Tensor, boxes: Tensor) -> Answer:
+def _several(chances: Tensor, boxes: Tensor, temperature: float = 1.0) -> Answer:
+    chances = tempered(chances, temperature)
     mean = chances.mean(dim=0)
     information = entropy(mean) - entropy(chances.flatten(0, 1)).reshape(chances.shape[:2]).mean(dim=0)
     spread = (chances.clamp_min(1e-9).log() - chances[..., -1:].clamp_min(1e-9).log()).var(dim=0).mean(dim=1)
@@ -144,7 +147,7 @@ def separation(
     for method, familiar in answers[FAMILIAR].items():
         for test in (name for name in answers if name != FAMILIAR):
             every = torch.ones(len(detected[test].image), dtype=torch.bool)
-            mask = on_novel(detected[test]) if test in (NOVEL, LOOKED_AT) else every
+            mask = on_novel(detected[test]) if test in UNTRAINED else every
             sure = mask & (detected[test].logits.softmax(dim=1)[:, :-1].amax(dim=1) >= CONFIDENT)
             near, far = (counts[name][:, detected[name].image] for name in (FAMILIAR, test))
             for score, here in familiar.scores.items():
@@ -202,7 +205,8 @@ def edge_noises(validation: Judged, changed: Judged) -> dict[str, EdgeNoise]:
     def errors(method: str, judged: Judged, target: Tensor) -> EdgeErrors:
         answer = judged.answers[method]
         unknown = answer.unknown[target >= 0]
-        return _errors(answer.boxes, target, judged.detected), unknown, torch.ones(len(unknown))
+        own = _errors(answer.boxes, target, judged.detected)
+        return own, unknown, torch.ones(len(unknown)), torch.zeros(len(unknown), 4)
 
     names = [method for method, answer in validation.answers.items() if answer.edges is None]
     return {method: EdgeNoise.fit(*(errors(method, *part) for part in parts)) for method in names}
@@ -221,7 +225,8 @@ def calibration(test: Judged, noises: Mapping[str, EdgeNoise], *, seed: int = 0)
         if answer.edges is not None:
             scale, df = answer.edges[0][hit], answer.edges[1]
         else:
-            scale, df = noises[method].scale(unknown, torch.ones(len(unknown))), float(noises[method].df)
+            given = unknown, torch.ones(len(unknown)), torch.zeros(len(unknown), 4)
+            scale, df = noises[method].scale(*given), float(noises[method].df)
         loss = -StudentT(df, 0.0, scale).log_prob(error).mean(dim=1)
         reach = stdtrit(df, 0.5 + np.array(LEVELS) / 2)
         within = [(error.abs() <= one * scale).double() for one in reach]

@@ -16,7 +16,7 @@ from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import trained
 from .bootstrap import merged
 from .costs import time_calls
-from .peers import PASSES, FeatureScores, find, last_layer_laplace
+from .peers import PASSES, FeatureScores, find, last_layer_laplace, member_temperature, tuned_rate
 from .scores import LATENT, OURS, Judged, Methods, all_answers, calibration, edge_noises, hits, separation
 from .tables import summarise
 from .worlds import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
@@ -87,18 +87,25 @@ def _scored(
     others = [trained(name).to(network.device) for name in world.detector[1:]]
     train = find(network, [], world.fit, settings, passes=1)
     parts = world.validation, world.photometric_variants(variants)
-    validation, varied = (find(network, others, part, settings, passes=passes) for part in parts)
-    (_, labels), (_, validation_labels) = hits(train), hits(validation)
+    plain = find(network, [], world.validation, settings, passes=1)
+    (_, labels), (_, validation_labels) = hits(train), hits(plain)
+    rate = tuned_rate(network, world.validation, settings, validation_labels, passes)
+    options: dict[str, Any] = {"passes": passes, "rate": rate}
+    validation, varied = (find(network, others, part, settings, **options) for part in parts)
     try:
         laplace = last_layer_laplace(network, train, labels, validation, validation_labels)
     except ImportError:
         laplace = None
-    features, seen = (FeatureScores.fit(f, labels, len(world.classes)) for f in (train.hidden, train.seen))
+    pairs = (train.hidden, validation.hidden), (train.seen, validation.seen)
+    given = ((own, labels, len(world.classes), held, validation_labels) for own, held in pairs)
+    features, seen = (FeatureScores.fit(*one) for one in given)
     temperature = likeliest_temperature(validation.logits, validation_labels)
-    methods = Methods(temperature, laplace, model, features, seen)
+    passed = member_temperature(validation.passes[0], validation_labels)
+    members = member_temperature(validation.members[0], validation_labels)
+    methods = Methods(temperature, passed, members, laplace, model, features, seen)
     noises = edge_noises(*(Judged(one, all_answers(one, methods)) for one in (validation, varied)))
     tests = world.tests.items()
-    detected = {name: find(network, others, part, settings, passes=passes) for name, part in tests}
+    detected = {name: find(network, others, part, settings, **options) for name, part in tests}
     answers = {name: all_answers(one, methods) for name, one in detected.items()}
     sets = {"fit": world.fit, "validation": world.validation, **world.tests}
     return {
@@ -110,6 +117,7 @@ def _scored(
         },
         "sizes": {name: counted(part, world.classes) for name, part in sets.items()},
         "megabytes": model.nbytes / 2**20,
+        "rate": rate,
     }
 
 

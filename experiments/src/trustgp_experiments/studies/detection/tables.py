@@ -6,13 +6,13 @@ from typing import Any
 from ...core.result import Column, Table, note
 from .costs import DROPOUT, OWN, PLAIN
 from .scores import ALARMS, LATENT, LEVELS, OURS, SEEN
-from .worlds import FAMILIAR, NOVEL
+from .worlds import FAMILIAR, LATER, NOVEL
 
 Figures = Mapping[str, Any]
 INTERVAL = "Behind \u00b1: half of the 95 % interval, by bootstrap over pictures; means over detectors."
-PROMISED = {NOVEL: 0.94, "flight": 0.86, "raccoons": 0.99}  # AUROC
+PROMISED = {NOVEL: 0.94, LATER: 0.94, "flight": 0.86, "raccoons": 0.99}  # AUROC
 CAUGHT, PICTURES, COVERED = 0.6, 0.85, 0.85  # at 5 % alarms; AUROC of pictures; of edges in flight
-MAX_TIME, MIN_SPEEDUP = 1.5, 3.0  # times the detector; times faster than dropout
+MAX_TIME, MIN_SPEEDUP = 1.2, 3.0  # times the detector; times faster than dropout
 SEPARATED = {  # by the key of a score its column, and the factor of its numbers
     "auroc": (Column("AUROC", 3, "high"), 1),
     **{f"caught {a}": (Column(f"caught at {a:.0%} alarms", 1, "high", "%"), 100) for a in ALARMS},

@@ -17,7 +17,9 @@ from ...training.detector_network import pixels
 
 FAMILIAR = "familiar"
 NOVEL = "novel things"
+LATER = "novel things drawn later"
 LOOKED_AT = "novel things that choices were made with"
+UNTRAINED = (NOVEL, LATER, LOOKED_AT)
 DETECTORS = ("scenes", "scenes-1", "scenes-2")  # trained in the same way
 SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
 TRAINED = 14_000  # pictures of seed 0, the first, on which every one of `DETECTORS` was trained
@@ -60,7 +62,7 @@ def make_scenes(*, seed: int, fitted: int, tested: int, jobs: int = 1) -> World:
     has pictures of its own, and judges another detector; the others are members of its ensemble."""
     carry = {"fit": (fitted, "carry", 0, first_fitted(seed, fitted))}
     carry["validation"] = (tested, "carry", SEEDS["validation"] + seed, 0)
-    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
+    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LATER: "later", LOOKED_AT: "novel"}
     tests = {name: (tested, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
     drawn = {name: _labelled(one, len(CLASSES)) for name, one in _rendered({**carry, **tests}, jobs).items()}
     turn = seed % len(DETECTORS)
