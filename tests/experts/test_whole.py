@@ -8,11 +8,11 @@ from reference import dense_jacobian
 from torch import nn
 
 import trustgp
-from trustgp.experts.whole import MIN_LEVERAGE, RIDGE, WholePosterior
+from trustgp.experts.whole import MIN_LEVERAGE, RIDGE, ContrastPosterior, WholePosterior
 from trustgp.state.model_state import predict_latent
 from trustgp.tangents import Sketch
 from trustgp.tangents.network import prepare
-from trustgp.tangents.sketch import OutputSketchMap
+from trustgp.tangents.sketch import LeadingSketchMap, OutputSketchMap
 
 
 def by_hand(rows, noise, new):
@@ -132,3 +132,93 @@ def test_a_saved_model_and_an_exported_graph_have_the_same_leverage(fitted, tmp_
     assert float(latent.log_leverage.std()) > 0
     graph = trustgp.export.Graph(model, x[:2])(x)
     torch.testing.assert_close(graph["variance"], prediction.variance, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["chain", "hooks"])
+def test_sketches_of_leading_differences_are_those_of_each_rows_largest_outputs(kind, outputs):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, outputs)]
+    network = nn.Sequential(*layers[:2], *([] if kind == "chain" else [nn.LayerNorm(30)]), *layers[2:])
+    inputs = torch.randn(9, 4)
+    mix = torch.randn(1, outputs, dtype=torch.float64)
+    plain = Sketch(128).bind(prepare(network, "all", None), mix, inputs, inputs)
+    each, own = OutputSketchMap(plain)(inputs), LeadingSketchMap(plain, 3)
+    for rows in (inputs, inputs[:1]):
+        features = own(rows)
+        torch.testing.assert_close(features.rows, each.rows[: len(rows)], rtol=1e-4, atol=1e-5)
+        mixed = torch.einsum("c,ncd->nd", mix[0].float(), each.by_output[: len(rows)])
+        torch.testing.assert_close(features.by_output[:, 0], mixed, rtol=1e-4, atol=1e-5)
+        if outputs <= 2:
+            assert features.by_output.shape[1] == 1
+            continue
+        order = network(rows).argsort(dim=1, descending=True)[:, :3, None].expand(-1, -1, 128)
+        ranked = each.by_output[: len(rows)].gather(1, order)
+        torch.testing.assert_close(
+            features.by_output[:, 1:], ranked[:, 1:] - ranked[:, :1], rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("signals", [1, 2, 4])
+def test_the_covariance_of_leading_logits_is_that_of_a_dense_inverse(signals):
+    generator = torch.Generator().manual_seed(0)
+    rows, new = (torch.randn(n, signals, 6, generator=generator, dtype=torch.float64) for n in (40, 5))
+    moments = torch.einsum("ncd,nce->cde", rows, rows)
+    whole = ContrastPosterior.of(moments, torch.zeros(1), len(rows), torch.float64)
+    psi, fresh = (values if signals == 1 else values[:, 1:] for values in (rows, new))
+    total = torch.einsum("ncd,nce->de", psi, psi)
+    ridge = RIDGE * torch.linalg.eigvalsh(total)[-1] * torch.eye(6)
+    inverse = torch.linalg.inv(total + ridge)
+    typical = torch.einsum("ncd,de,nce->nc", psi, inverse, psi).mean()
+    expected = torch.einsum("ncd,de,nje->ncj", fresh, inverse, fresh) / typical
+    level = torch.einsum("nd,de,ne->n", new[:, 0], inverse, new[:, 0]) / typical
+    latent = whole.latent(new)
+    torch.testing.assert_close(latent["covariance"], expected.flatten(1), rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(latent["log_leverage"][:, 0], level.log(), rtol=1e-8, atol=1e-10)
+    more = whole.extended(new)
+    both = torch.cat([rows, new])
+    every = ContrastPosterior.of(torch.einsum("ncd,nce->cde", both, both), torch.zeros(1), 45, torch.float64)
+    torch.testing.assert_close(
+        more.latent(new)["covariance"], every.latent(new)["covariance"], rtol=1e-7, atol=0
+    )
+
+
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_a_classifiers_probabilities_survive_a_file_a_graph_and_an_update(outputs, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(400, 4, generator=generator)
+    labels = (2 * inputs[:, 0]).round().clamp(-2, 2).long() + 2 if outputs > 1 else (inputs[:, 0] > 0).long()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, outputs))
+    optimiser = torch.optim.Adam(network.parameters(), lr=2e-2)
+    for _ in range(80):
+        optimiser.zero_grad()
+        z = network(inputs[:200])
+        z = z if outputs > 1 else torch.cat([torch.zeros_like(z), z], dim=1)
+        nn.functional.cross_entropy(z, labels[:200]).backward()
+        optimiser.step()
+    train, validation, x = (inputs[:200], labels[:200]), (inputs[200:300], labels[200:300]), inputs[300:]
+    options = {
+        "validation": validation,
+        "likelihood": trustgp.Classification(top_classes=3),
+        "num_experts": 2,
+    }
+    model = trustgp.fit(network.eval(), train, progress=False, **options)
+    p, k = model.predict(x), 2 if outputs > 1 else 1
+    before = model.mixtures[0].whole.latent(model.mixtures[0].tangents(x).by_output)["covariance"]
+    assert p.covariance.shape == (100, k, k)
+    assert torch.equal(p.classes, (p.mean[:, 0] > 0).long() if outputs == 1 else p.mean.argmax(dim=1))
+    assert torch.equal(p.reordered, p.probabilities.argmax(dim=1) != p.classes)
+    model.save(tmp_path / "model.trustgp")
+    loaded = trustgp.load(tmp_path / "model.trustgp", network)
+    assert torch.equal(loaded.predict(x).probabilities, p.probabilities)
+    graph = trustgp.export.Graph(model, x[:2])(x)["probabilities"]
+    torch.testing.assert_close(graph, p.probabilities, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(model.predict(x[:1]).probabilities, p.probabilities[:1], rtol=1e-4, atol=1e-6)
+    for one in (model, loaded):
+        one.update((x, labels[300:]), progress=False)
+        covariance = one.mixtures[0].whole.latent(one.mixtures[0].tangents(x).by_output)["covariance"]
+        latent = model.mixtures[0].whole.latent(model.mixtures[0].tangents(x).by_output)["covariance"]
+        torch.testing.assert_close(covariance, latent, rtol=1e-3, atol=1e-6)
+        assert one.predict(x).probabilities.isfinite().all()
+    assert float(covariance.mean()) < float(before.mean())

@@ -19,7 +19,7 @@ def raw_of(variance: torch.Tensor, experts: int = 2) -> LatentPrediction:
 
 
 def answer(logits: torch.Tensor, variance: torch.Tensor):
-    calibrations = (Temperature.default(2), UsualNovelty.default())
+    calibrations = (Temperature.default(), UsualNovelty.default())
     return Classification().prediction(logits, raw_of(variance), calibrations)
 
 

@@ -41,6 +41,7 @@ class LatentPrediction:
     log_stated: Tensor  # log of the variance that the network states; 0 where it states none
     # log novelty and distance of the witness [n, 2], or log distance of hidden vectors [n, 1]; None: neither
     nearest: Tensor | None = None
+    covariance: Tensor | None = None  # of differences of leading logits [n, (k - 1)^2]; None: unknown
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
@@ -61,7 +62,8 @@ class LatentPrediction:
         return math.isfinite(total)
 
     def _checked(self) -> Tensor:
-        return self.epistemic + self.residual_mean + self.witness_mean + self.log_stated
+        values = self.epistemic + self.residual_mean + self.witness_mean + self.log_stated
+        return values if self.covariance is None else values + self.covariance.sum(dim=1, keepdim=True)
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The predictions of these rows."""
@@ -87,7 +89,8 @@ class LatentPrediction:
 
     def calibration_rows(self, residual: Tensor, outputs: Tensor, target: Tensor) -> CalibrationRows:
         """These rows as held-out rows, one entry per row and output."""
-        values = {name: getattr(self, name) for name in _NAMES if name not in ("expert", "nearest")}
+        own = (name for name in _NAMES if name not in ("expert", "nearest", "covariance"))
+        values = {name: getattr(self, name) for name in own}
         values |= {"target": target, "measures": self.measures()}
         return CalibrationRows.of(outputs, residual=residual, **values)
 
@@ -187,7 +190,7 @@ class Mixture:
         return self._with_statistics(latent, features)
 
     def _with_statistics(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
-        own = {} if self.whole is None else {"log_leverage": self.whole(features.by_output)}
+        own = {} if self.whole is None else self.whole.latent(features.by_output)
         own |= {} if self.hidden is None else {"nearest": self.hidden(features.hidden)}
         return replace(latent, **own) if own else latent
 

@@ -11,6 +11,7 @@ comes from all rows and from each output's own gradient: its posterior over its 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -68,5 +69,37 @@ class WholePosterior:
         leverage = self.leverage(by_output).clamp_max(MAX_LEFT_OUT)
         return self._log(leverage / (1.0 - leverage))
 
+    def latent(self, by_output: Tensor) -> dict[str, Tensor]:
+        """What it adds to a `LatentPrediction`, by field."""
+        return {"log_leverage": self(by_output)}
+
     def _log(self, leverage: Tensor) -> Tensor:
         return (leverage / self.typical).clamp_min(MIN_LEVERAGE).log()
+
+
+class ContrastPosterior(WholePosterior):
+    r"""The same of differences of logits, :math:`\psi_j = \phi_j - \phi_1` between the leading classes of a
+    row, which share one unit. Gradients are those of a fixed combination of the logits, then psi; of one or
+    two logits the former is psi."""
+
+    @classmethod
+    def of(cls, moments: Tensor, noise: Tensor, rows: int, dtype: torch.dtype) -> Self:
+        """From sums over so many rows, [k, D, D]; that of the combination, and noise, are not used."""
+        units = torch.ones_like(moments[:, 0, 0])
+        units[0] = float(len(moments) == 1)
+        return super().of(moments, units, rows, dtype)
+
+    @cached_property
+    def _root(self) -> Tensor:
+        """A root of the posterior covariance, over that of training rows [D, D]."""
+        scale = (self.typical * (self.values + RIDGE * self.values[-1])).rsqrt()
+        return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
+
+    def latent(self, by_output: Tensor) -> dict[str, Tensor]:
+        """The covariance of psi [n, (k - 1)^2], and the logarithm of the combination's variance [n, 1], over
+        the mean of training rows."""
+        root = self._root.double() if by_output.is_cuda else self._root  # float32 products may be TF32
+        inside = (by_output.to(root.dtype) @ root).double()  # [n, k, D]
+        psi = inside[:, min(1, len(self.units) - 1) :]
+        level = inside[:, 0].square().sum(dim=1, keepdim=True).clamp_min(MIN_LEVERAGE)
+        return {"covariance": (psi @ psi.mT).flatten(1), "log_leverage": level.log()}

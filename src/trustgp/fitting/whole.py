@@ -13,8 +13,8 @@ from ..data.rows import Rows
 from ..executors import FitContext
 from ..experts.features import chunk_rows
 from ..experts.mixture import Mixture
-from ..experts.whole import MAX_DIM, WholePosterior
-from ..tangents.sketch import OutputSketchMap, SketchMap
+from ..experts.whole import MAX_DIM
+from ..tangents.sketch import SketchMap
 from .options import FitOptions
 from .prepare import Prepared
 
@@ -28,26 +28,28 @@ def whole_posterior(
 ) -> dict[str, Any]:
     """The map that gives the gradients of each output, and the posterior of all rows with residuals [n, C]:
     fields of a mixture. Empty where it has no sketch, or many outputs."""
-    tangents = ready.maps[0][0]
-    if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or not options.likelihood.leaves_out:
+    tangents, likelihood = ready.maps[0][0], options.likelihood
+    if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or likelihood.whole_kind is None:
         return {}
-    outputs, size, dim = residual.shape[1], options.budget.size, tangents.sketch.dim
-    if len(tangents.mix) > 1 or outputs > MAX_OUTPUTS or dim > MAX_DIM or tangents.slow_reason:
+    size, dim = options.budget.size, tangents.sketch.dim
+    if len(tangents.mix) > 1 or dim > MAX_DIM or tangents.slow_reason:
         return {}
-    if size is not None and size < MIN_BUDGET * 4 * dim**2:
+    per_output, sample = likelihood.output_map(tangents), evenly(len(rows), MAX_ROWS)
+    if per_output.num_outputs > MAX_OUTPUTS or (size is not None and size < MIN_BUDGET * 4 * dim**2):
         return {}
-    per_output, sample = OutputSketchMap(tangents), evenly(len(rows), MAX_ROWS)
-    moments = torch.zeros(outputs, dim, dim, dtype=torch.float64, device=tangents.network.device)
+    moments = torch.zeros(
+        per_output.num_outputs, dim, dim, dtype=torch.float64, device=tangents.network.device
+    )
     parts = [sample[part] for part in chunks(len(sample), chunk_rows(per_output))]
     for index in context.report.track(parts, stage="summing gradients", total=len(parts), rows=len):
         each = _gradients(per_output, rows, index).double().transpose(0, 1)  # [C, k, D]
         moments += each.mT @ each
-    noise = residual.square().mean(dim=0).to(moments)
-    positive = (torch.einsum("cdd->c", moments) * noise > 0).any()
-    if not bool(positive & torch.isfinite(moments).all()):
-        return {}  # no errors, no gradients, or an overflow
-    whole = WholePosterior.of(moments, noise, len(sample), tangents.network.dtype)
-    return {"tangents": per_output, "whole": whole}
+    if not bool(torch.isfinite(moments).all()):
+        return {}  # an overflow
+    noise, dtype = residual.square().mean(dim=0).to(moments), tangents.network.dtype
+    whole = likelihood.whole_kind.of(moments, noise, len(sample), dtype)
+    # without errors or gradients there is none
+    return {"tangents": per_output, "whole": whole} if float(whole.values[-1]) > 0 else {}
 
 
 def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor) -> Tensor:

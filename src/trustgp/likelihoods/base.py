@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
+from ..experts.whole import WholePosterior
 from ..math.quantiles import check_share, held_out_quantile, needed_rows
 from ..tangents.base import output_mixes
 from ..tangents.outputs import total_variance
+from ..tangents.sketch import OutputSketchMap, SketchMap
 from .prediction import Prediction
 
 FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
@@ -43,6 +45,7 @@ class Likelihood(ABC):
     needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
     calibrated: ClassVar[bool] = True  # whether the variance is calibrated
     conformal_refusal: ClassVar[str] = ""  # why there are no conformal intervals or sets; empty: there are
+    whole_kind: ClassVar[type[WholePosterior] | None] = None  # the posterior of all rows; None: it has no use
     titles: ClassVar[tuple[str, ...]]  # titles of the calibrations in `trustgp inspect`
 
     @property
@@ -57,6 +60,10 @@ class Likelihood(ABC):
     def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
         """Weights of the outputs in each kernel; see `output_mixes`."""
         return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
+
+    def output_map(self, tangents: SketchMap) -> OutputSketchMap:
+        """The sketches that the posterior of all rows takes: by default of each output."""
+        return OutputSketchMap(tangents)
 
     def combined(self, results: Sequence[Any]) -> Any:
         """The output of several networks, from those of each: by default their mean and total variance."""

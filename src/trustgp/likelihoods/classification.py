@@ -2,9 +2,9 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 
 The experts learn one combination u of the logits (see `output_combination`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
-same for all logits of a row. It sets the temperature, :math:`p = \mathrm{softmax}(z / T)` with
-:math:`T = \sqrt{T_0^2 + \lambda v}`. The novelty score pools v, its share of the prior variance, the
-distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
+same for all logits of a row. The posterior of all rows has the covariance of the leading logits, from each
+class's own gradient: probabilities are a mean over it. The novelty score pools v, its share of the prior
+variance, the distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,31 @@ from ..data.tensor_file import Reader
 from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
+from ..experts.whole import ContrastPosterior, WholePosterior
 from ..math import cross_entropy
 from ..math.cross_entropy import NUM_POOLED, ClassCalibrationRows, Temperature, UsualNovelty
 from ..math.quantiles import TAIL_LEVELS
+from ..tangents.sketch import LeadingSketchMap, OutputSketchMap, SketchMap
 from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
+MAX_TOP = 16
+WEIGHT = 2.0  # of a combination's variance in T^2, over that of the noise: more helps out of distribution
 MAX_NAMED = 8  # absent classes in a warning
 SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of probabilities; rows that a warning about a single output needs
 
 
 @dataclass(frozen=True)
 class Classification(Likelihood):
-    """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes."""
+    """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes.
+
+    Args:
+        top_classes: How many of a row's most probable classes have gradients of their own, 2 to 16; the
+            others share one noise. Each beyond the first takes a backward pass.
+    """
+
+    top_classes: int = 2
 
     default_outputs: ClassVar[str] = "pseudo"
     contrast: ClassVar[bool] = True
@@ -42,7 +53,21 @@ class Classification(Likelihood):
     common_prior: ClassVar[bool] = True
     uses_stated: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = True
+    whole_kind: ClassVar[type[WholePosterior] | None] = ContrastPosterior
     titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
+
+    def __post_init__(self) -> None:
+        if type(self.top_classes) is not int or not 2 <= self.top_classes <= MAX_TOP:
+            raise ValueError(
+                f"top_classes={self.top_classes!r}; a whole number from 2 to {MAX_TOP} is needed."
+            )
+
+    def settings(self) -> dict:
+        return {"top_classes": self.top_classes}
+
+    def output_map(self, tangents: SketchMap) -> OutputSketchMap:
+        """The sketches of differences between the leading logits."""
+        return LeadingSketchMap(tangents, self.top_classes)
 
     def combined(self, results: Sequence[Tensor]) -> Tensor:
         """Logits of the mean probabilities of several networks."""
@@ -114,21 +139,18 @@ class Classification(Likelihood):
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
     ) -> ClassCalibrationRows:
-        measures = self.measures(raw, outputs)
-        return ClassCalibrationRows(
-            outputs, _labels(targets, outputs), measures[:, 0], raw.expert[:, 0], measures
-        )
+        blank = raw.epistemic.new_zeros(len(raw.epistemic), 0)
+        covariance = blank if raw.covariance is None else raw.covariance
+        latent, labels = self.latent_variance(raw), _labels(targets, outputs)
+        return ClassCalibrationRows(outputs, labels, self.measures(raw, outputs), latent, covariance)
 
     def calibrate(
         self, rows: ClassCalibrationRows | None, shape: Shape, targets: Any, *, seen: bool = False, **_: Any
     ) -> Learnt:
         """The temperature and the usual novelty; the training targets are not used."""
-        experts, local = shape.experts[0], len(shape.experts) == 1  # else a row has several experts
         if rows is None:
-            return Temperature.default(experts), UsualNovelty.default()
-        return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(
-            rows.measures
-        )
+            return Temperature.default(), UsualNovelty.default()
+        return cross_entropy.fit_temperature(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
     def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
         """All calibrations fitted to held-out rows."""
@@ -138,6 +160,14 @@ class Classification(Likelihood):
         """The latent variance and its share of the prior variance, means over the logits where they have
         kernels of their own, and logarithms of hidden vectors' distance and of the entropy, shape [n, 4]."""
         return pooled_measures(raw, cross_entropy.log_entropy(outputs.reshape(outputs.shape[0], -1)))
+
+    def latent_variance(self, raw: LatentPrediction) -> Tensor:
+        """v of the temperature, [n], infinite for invalid rows: in the posterior of all rows, or that of the
+        experts, the mean over the logits."""
+        variance = raw.epistemic.mean(dim=1)
+        if raw.covariance is None:
+            return variance
+        return torch.where(raw.expert[:, 0] < 0, torch.inf, WEIGHT * raw.log_leverage[:, 0].exp())
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
         """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
@@ -154,7 +184,7 @@ class Classification(Likelihood):
         """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
         measures = self.measures(raw, outputs)
         calibrations = moved(calibrations, lambda tensor: tensor.to(measures.device))
-        score = self.score(measures, calibrations)
+        temperature, score = calibrations[0], self.score(measures, calibrations)
         spread = raw.epistemic.to(wide(outputs.dtype))
         # one variance for all logits of a row: an expanded view
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
@@ -165,12 +195,12 @@ class Classification(Likelihood):
             aleatoric=nothing,
             excess=nothing,
             **common_fields(outputs, raw, score, valid, reference),
-            temperature=calibrations[0](measures[:, 0], raw.expert[:, 0]),
+            temperature=temperature(self.latent_variance(raw)),
+            covariance=None if raw.covariance is None else temperature.covariance(raw.covariance),
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
-        sizes = {"base": (), "slope": (), "slopes": (shape.experts[0],)}
-        values = {name: reader.positive(f"{prefix}0.{name}", *size) for name, size in sizes.items()}
+        values = {name: reader.positive(f"{prefix}0.{name}") for name in ("base", "slope")}
         return Temperature(**values), read_usual_novelty(reader, f"{prefix}1.")
 
 

@@ -153,7 +153,7 @@ class LabelTemperature:
         labels = rows.logits.shape[1]
         rows = rows.subset(evenly(len(rows), max(MIN_FIT_ROWS, MAX_LOGITS // labels)))
         spread = torch.full((labels + 2,), LABEL_STD, dtype=torch.float64)
-        spread[:2] = torch.tensor([cross_entropy.SLOPE_STD, cross_entropy.BASE_STD])  # of lambda and all b
+        spread[:2] = torch.tensor([cross_entropy.SLOPE_STD, LABEL_STD])  # of lambda and all b
         free = torch.full_like(spread, 0.0 if seen else 1.0)
         free[0] = 1.0
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..experts.mixture import LatentPrediction
+from ..experts.whole import WholePosterior
 from ..math.calibration import Calibration, OutlierPrior
 from ..math.cross_entropy import Temperature, UsualNovelty
 from ..math.held_out import CalibrationRows
@@ -24,6 +25,7 @@ class PaperRegression(Regression):
 
     uses_witness: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False
+    whole_kind: ClassVar[type[WholePosterior] | None] = None
 
     def score(self, measures: Tensor, calibrations: Any) -> Tensor:
         """The share of the prior variance, shape [n]."""
@@ -52,14 +54,19 @@ class PaperClassification(Classification):
     common_prior: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False
+    whole_kind: ClassVar[type[WholePosterior] | None] = None
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Learnt:
         """T_0 = 1 and MacKay's pi / 8; rows are not used."""
-        return Temperature.default(shape.experts[0]), UsualNovelty.default()
+        return Temperature.default(), UsualNovelty.default()
+
+    def latent_variance(self, raw: LatentPrediction) -> Tensor:
+        """With the noise."""
+        return (raw.epistemic + raw.noise).mean(dim=1)
 
     def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
         """The variance of the logits, the noise inside, and the share of the prior; means over the logits."""
-        return torch.stack([(raw.epistemic + raw.noise).mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+        return torch.stack([self.latent_variance(raw), raw.novelty.mean(dim=1)], dim=1)
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
         """The variance alone, shape [n]."""

@@ -12,6 +12,7 @@ from torch.distributions import Categorical
 
 from ..data.torch_modes import cpu_default
 from ..math.cross_entropy import two_sided
+from ..math.logit_noise import log_probabilities
 from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution, aligned
 from ..math.quantiles import check_share
 from .batch import Batch
@@ -297,13 +298,15 @@ class ClassPrediction(Prediction):
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
-        *("classes", "probabilities", "mean", "variance", "temperature"),
+        *("classes", "probabilities", "mean", "variance", "temperature", "covariance"),
         *("novelty", "score", "expert", "valid"),
     )
 
     EXPORTED: ClassVar[tuple[str, ...]] = ("probabilities",)
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
+    # of differences between the leading logits and the largest one, [n, k - 1, k - 1]; None: it is 0
+    covariance: Tensor | None = None
 
     @property
     def variance(self) -> Tensor:
@@ -312,20 +315,31 @@ class ClassPrediction(Prediction):
 
     @property
     def probabilities(self) -> Tensor:
-        r"""Of the classes, softmax(z / T), shape [n, C]; with one logit [n, 2].
+        r"""Of the classes, the mean of softmax((z + e) / T) over draws e of the latent noise of the logits,
+        with this `covariance`, shape [n, C]; with one logit [n, 2].
 
-        All logits of a row are divided by the same number: the most probable class is the network's. Classes
-        of rows that are not `valid` are equally probable.
+        Classes of rows that are not `valid` are equally probable. The most probable class is nearly always
+        that of the network, which is `classes`; see `reordered`.
         """
         return torch.softmax(self.tempered_logits, dim=1)
 
     @property
+    def reordered(self) -> Tensor:
+        """Whether the largest of the `probabilities` is that of another class than `classes`, bool [n]: noise
+        of many classes together may outweigh the network's. Its mean is how often."""
+        p = self.probabilities
+        return p.gather(1, self.classes[:, None]).squeeze(1) < p.amax(dim=1)
+
+    @property
     def tempered_logits(self) -> Tensor:
-        """z / T, of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
+        """Logits of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
         logits = two_sided(_columns(logits))
-        inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)[:, None]
-        return torch.where(self.valid[:, None], logits, 0.0) * inverse
+        inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)
+        cooled = torch.where(self.valid[:, None], logits, 0.0) * inverse[:, None]
+        if self.covariance is None:
+            return cooled
+        return log_probabilities(cooled, self.covariance.to(logits) * inverse.square()[:, None, None])
 
     cooled = tempered_logits  # deprecated name
 

@@ -16,6 +16,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
+from ..experts.whole import WholePosterior
 from ..math.calibration import STATISTICS, Calibration, OutlierPrior, ignorance, pooled
 from ..math.calibration_fit import (
     MANY_ROWS,
@@ -50,6 +51,7 @@ Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 class Regression(Likelihood):
     """Targets are real numbers, one for each output of the network."""
 
+    whole_kind: ClassVar[type[WholePosterior] | None] = WholePosterior
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected", "left out", "... corrected")
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
@@ -223,7 +225,7 @@ def _intervals(
     if not torch.equal(rows.output.cpu(), torch.arange(outputs).repeat(n)):
         return None
     rows = rows.subset((evenly(n, MAX_ENTRIES)[:, None] * outputs + torch.arange(outputs)).flatten())
-    names = [field.name for field in fields(LatentPrediction) if field.name not in ("expert", "nearest")]
+    names = [field.name for field in fields(LatentPrediction) if hasattr(rows, field.name)]
     values = {name: getattr(rows, name).reshape(-1, outputs) for name in names}
     residual, expert = rows.residual.reshape(-1, outputs), rows.output.reshape(-1, outputs)[:, :1]
     raw = LatentPrediction(**values, expert=expert, nearest=rows.measures[::outputs])

@@ -2,20 +2,21 @@ r"""Cross entropy as squared error, and the temperature of a classifier.
 
 The pseudo-target of a row is where one Newton step on its loss leads: with p = softmax(z), the loss of a row
 with label y has the gradient R = p - e_y and the curvature :math:`H = \mathrm{diag}(p) - p p^\top` in its
-logits z. A row has one temperature, which grows with its latent variance v:
+logits z. Probabilities are the mean over the latent noise of the logits, at a temperature that grows with
+their variance v:
 
-.. math:: p = \mathrm{softmax}(z / T), \qquad T = \sqrt{T_0^2 + \lambda_e v}
+.. math:: p = E \, \mathrm{softmax}((z + e) / T), \qquad T = \sqrt{T_0^2 + \lambda v}, \qquad
+    e \sim N(0, \lambda V)
 
-T_0 = 1 and lambda = pi / 8 is MacKay's approximation of the average of softmax(z) over Gaussian logits of
-variance v. Held-out rows determine the scale of v (lambda, for all rows and for those of each expert e), and
-whether the network is overconfident where v is small (T_0: temperature scaling is lambda = 0). All logits of
-a row are divided by the same number, so the predicted class does not change.
+V is the covariance of the leading classes in the posterior of all rows (see `logit_noise`), and v the
+variance there of one fixed combination of all logits. Where there is no such posterior, e = 0 and v is that
+of the experts: T_0 = 1 and lambda = pi / 8 is then MacKay's approximation of the average over Gaussian logits
+of variance v. Held-out rows determine lambda, and T_0; one temperature is lambda = 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from ..data.chunking import evenly
 from ..data.trees import moved
 from .held_out import HeldOutRows
+from .logit_noise import NUM_DRAWS, log_probabilities
 from .quantiles import TailShares
 from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
@@ -32,10 +34,9 @@ from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 FLOOR = 0.01
 SLOPE = math.pi / 8
 OVERFIT_LOSS, MIN_OVERFIT_LOSS = 0.15, 1e-4  # of a network's training rows; see `overfit_base`
-BASE_STD = 0.5  # standard deviation of the prior of log T_0^2 about 0
+BASE_STD = 1.0  # standard deviation of the prior of log T_0^2 about 0
 SLOPE_STD = 3.0  # ... of log lambda about log(pi / 8): the scale of v is known to powers of ten only
-EXPERT_STD = 0.5  # ... of an expert's log lambda about that of all
-MIN_EXPERT_ROWS = 100  # held-out rows from which an expert has a lambda of its own
+CHANCE = 1.0  # nats of all held-out rows together, by which one temperature must be likelier
 MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
 MIN_FIT_ROWS = 1000  # rows that are used in any case
 NUM_POOLED, MIN_MEASURE = 3, 1e-12  # measures of novelty; the least, so that its logarithm is finite
@@ -100,22 +101,24 @@ def log_entropy(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Temperatures from latent variances."""
+    """Temperature and noise of the logits from their latent variance."""
 
     base: Tensor  # T_0^2, a scalar
-    slope: Tensor  # lambda of all rows, a scalar
-    slopes: Tensor  # lambda of the rows of each expert [M]
+    slope: Tensor  # lambda, a scalar
 
     @classmethod
-    def default(cls, num_experts: int) -> Temperature:
+    def default(cls) -> Temperature:
         """T_0 = 1, lambda = pi / 8."""
         slope = torch.tensor(SLOPE, dtype=torch.float64)
-        return cls(torch.ones_like(slope), slope, slope.repeat(num_experts))
+        return cls(torch.ones_like(slope), slope)
 
-    def __call__(self, variance: Tensor, expert: Tensor) -> Tensor:
-        """T of rows of variance v, float64 [n], infinite where v is; `expert` is -1 for invalid rows."""
-        slopes = torch.where(expert < 0, self.slope, self.slopes[expert.clamp_min(0)])
-        return (self.base + slopes * variance).sqrt()
+    def __call__(self, variance: Tensor) -> Tensor:
+        """T of rows of variance v, float64 [n], infinite where v is."""
+        return (self.base + self.slope * variance).sqrt()
+
+    def covariance(self, latent: Tensor) -> Tensor:
+        """lambda D, [n, k - 1, k - 1], of the covariance D [n, (k - 1)^2] of differences of logits."""
+        return (self.slope * latent).unflatten(1, (math.isqrt(latent.shape[1]), -1))
 
 
 @dataclass(frozen=True)
@@ -167,20 +170,24 @@ class ClassCalibrationRows(HeldOutRows):
 
     logits: Tensor  # z [n, C]; C = 1: of the second of two classes
     labels: Tensor  # class numbers [n]
-    variance: Tensor  # v [n], float64
-    expert: Tensor  # index of the row's expert [n]
     measures: Tensor  # of novelty [n, 4], float64
+    latent: Tensor  # v of the temperature [n], float64
+    covariance: Tensor  # D of the leading logits [n, (k - 1)^2]; [n, 0] where it is unknown
 
     def thinned(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than a fit needs."""
-        most = max(MIN_FIT_ROWS, MAX_LOGITS // self.logits.shape[1])
+        drawn = NUM_DRAWS * (math.isqrt(self.covariance.shape[1]) + 2) if self.covariance.shape[1] else 0
+        most = max(MIN_FIT_ROWS, MAX_LOGITS // max(drawn, self.logits.shape[1]))
         return moved(self, lambda values: values[evenly(len(self), most)])
 
 
-def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
-    """Negative log likelihood of each row's label at these temperatures, shape [n], float64."""
-    cooled = two_sided(rows.logits.double()) / temperature[:, None]
-    return torch.logsumexp(cooled, dim=1) - cooled.gather(1, rows.labels[:, None]).squeeze(1)
+def class_nll(rows: ClassCalibrationRows, temperature: Temperature) -> Tensor:
+    """Negative log likelihood of each row's label, shape [n], float64."""
+    spread = temperature(rows.latent)
+    logs = two_sided(rows.logits.double()) / spread[:, None]
+    if rows.covariance.shape[1]:
+        logs = log_probabilities(logs, temperature.covariance(rows.covariance / spread.square()[:, None]))
+    return torch.logsumexp(logs, dim=1) - logs.gather(1, rows.labels[:, None]).squeeze(1)
 
 
 def overfit_base(loss: Tensor) -> Tensor:
@@ -194,37 +201,34 @@ def overfit_base(loss: Tensor) -> Tensor:
     return (OVERFIT_LOSS / loss.clamp_min(MIN_OVERFIT_LOSS)).clamp_min(1.0).pow(0.25)
 
 
-def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool, local: bool) -> Temperature:
-    """T_0, lambda and, if `local`, that of each expert, by maximum a posteriori with the priors above.
+def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
+    """T_0 and lambda by maximum a posteriori with the priors above; never less likely than the default, nor,
+    beyond chance, than the best single temperature.
 
     On rows of its training set, `seen`, the network's overconfidence does not show: T_0 is `overfit_base`.
     """
-    rows = rows.thinned()
-    usual = tempered_nll(rows, torch.ones_like(rows.variance)).mean()
-    start = overfit_base(usual) if seen else torch.ones_like(usual)
+    rows, default = rows.thinned(), Temperature.default()
+    none = default.slope * math.exp(-MAX_LOG_STEP)
+    if seen:
+        usual = class_nll(rows, Temperature(default.base, 0.0 * none)).mean()
+        return _fit(rows, Temperature(overfit_base(usual), default.slope), torch.tensor([0.0, 1.0]))
+    single = _fit(rows, Temperature(default.base, none), torch.tensor([1.0, 0.0]))
+    both = _fit(rows, default, torch.tensor([1.0, 1.0]))
+    loss, least = (float(class_nll(rows, one).sum()) for one in (both, single))
+    return both if loss < least + CHANCE else single
+
+
+def _fit(rows: ClassCalibrationRows, start: Temperature, free: Tensor) -> Temperature:
+    """The likeliest temperature, never worse than `start`, whose T_0 and lambda change where they are `free`
+    (1, not 0)."""
     spread = torch.tensor([BASE_STD, SLOPE_STD], dtype=torch.float64)
-    free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
-    base, slope = _fit(rows, free, spread, lambda own: start * own[0] + SLOPE * own[1] * rows.variance)
-    base, slope = start * base, SLOPE * slope
-    slopes = slope.repeat(num_experts)
-    if local:
-        free = (torch.bincount(rows.expert, minlength=num_experts) >= MIN_EXPERT_ROWS).double()
-        spread = torch.full_like(free, EXPERT_STD)
-        own = _fit(rows, free, spread, lambda own: base + slope * own[rows.expert] * rows.variance)
-        slopes = slopes * own
-    return Temperature(base, slope, slopes)
 
-
-def _fit(rows: ClassCalibrationRows, free: Tensor, spread: Tensor, squared: Callable[..., Tensor]) -> Tensor:
-    """The factors of the best T^2 = `squared(factors)` [n], 1 where they are not `free`; never worse than
-    with all of them 1."""
-
-    def factors(steps: Tensor) -> Tensor:
-        return (free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)).exp()
+    def temperature(steps: Tensor) -> Temperature:
+        factors = (free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)).exp()
+        return Temperature(start.base * factors[0], start.slope * factors[1])
 
     def loss(steps: Tensor) -> Tensor:
-        fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
-        return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
+        return (class_nll(rows, temperature(steps)).sum() + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    steps = minimise_from_zero(with_gradient(loss), len(free), max_iter=100, tolerance=1e-14)
-    return factors(torch.zeros_like(free) if steps is None else torch.from_numpy(steps))
+    steps = minimise_from_zero(with_gradient(loss), 2, max_iter=100, tolerance=1e-14)
+    return temperature(torch.zeros_like(spread) if steps is None else torch.from_numpy(steps))

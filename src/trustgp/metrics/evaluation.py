@@ -213,8 +213,8 @@ class ClassEvaluation(RowReport, ClassScores):
         p, labels = prediction.probabilities, targets.flatten().long().to(prediction.mean.device)
         ood_labels = None if ood_targets is None else ood_targets.flatten().long()
         wrong = (prediction.classes != labels).double()
-        known_temperature = prediction.temperature.nan_to_num(0.0, 0.0, 0.0)  # else all classes are alike
-        own = torch.softmax(prediction.tempered_logits.double() * known_temperature[:, None], dim=1)
+        single = {"temperature": torch.ones_like(prediction.temperature), "covariance": None}
+        own = replace(prediction, **single).probabilities.double()
         areas, curves = risk_curves(-p.amax(dim=1), wrong)
         bins: dict[str, Any] = dict(zip(RELIABILITY.values(), reliability_curve(p, labels), strict=True))
         values = {

@@ -17,8 +17,8 @@ from ..experts.gate import Gate, Projection
 from ..experts.hidden import HiddenRows
 from ..experts.mixture import Mixture
 from ..experts.posteriors import GramPosterior, PriorPosterior, SpanPosterior
-from ..experts.whole import WholePosterior
 from ..experts.witness import MAX_SCALED_INPUT, MIN_RATIO, WitnessState
+from ..likelihoods import Likelihood
 from ..tangents.base import Features, KernelRows, TangentMap
 from ..tangents.sketch import OutputSketchMap, SketchMap
 
@@ -46,7 +46,9 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
 
 
-def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int | None) -> Mixture:
+def read_mixture(
+    reader: Reader, prefix: str, tangents: TangentMap, likelihood: Likelihood, learnt: int | None
+) -> Mixture:
     """The mixture whose tensors begin with this prefix, each checked; the map is already restored. Experts
     learn so many combinations of outputs; None: each output that it serves."""
     outputs = _read_range(reader, f"{prefix}outputs", INT, 0, tangents.mix.shape[1] - 1, None)
@@ -60,8 +62,9 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int 
     table = _read_range(reader, f"{prefix}neighbours", INT, -1, count - 1, count, None)
     neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
     whole = None
-    if isinstance(tangents, SketchMap) and reader.matching(f"{prefix}whole."):
-        whole, tangents = _read_whole(reader, f"{prefix}whole.", tangents), OutputSketchMap(tangents)
+    if isinstance(tangents, SketchMap) and likelihood.whole_kind and reader.matching(f"{prefix}whole."):
+        tangents = likelihood.output_map(tangents)
+        whole = likelihood.whole_kind(*_read_whole(reader, f"{prefix}whole.", tangents))
     kept = reader.matching(f"{prefix}hidden.")
     hidden = _read_hidden(reader, f"{prefix}hidden.", tangents) if kept else None
     return Mixture(tangents, gate, experts, outputs, neighbours, bound, whole, hidden)
@@ -79,12 +82,13 @@ def _read_hidden(reader: Reader, prefix: str, tangents: TangentMap) -> HiddenRow
     return HiddenRows(points, labels)
 
 
-def _read_whole(reader: Reader, prefix: str, tangents: SketchMap) -> WholePosterior:
-    dim, outputs = tangents.sketch.dim, tangents.mix.shape[1]
+def _read_whole(reader: Reader, prefix: str, tangents: OutputSketchMap) -> tuple[Tensor, ...]:
+    """The fields of a `WholePosterior`."""
+    dim, outputs = tangents.sketch.dim, tangents.num_outputs
     basis = reader.take(f"{prefix}basis", None, dim, dim)
     numbers = reader.positive(f"{prefix}numbers", dim + outputs + 1, zero=True)
     reader.require(bool(numbers[[dim - 1, -1]].all()), f"{prefix}numbers", "must be positive at its ends")
-    return WholePosterior(basis, numbers[:dim], numbers[dim:-1], numbers[-1])
+    return basis, numbers[:dim], numbers[dim:-1], numbers[-1]
 
 
 def most_tensors(tangents: TangentMap, row: Inputs) -> int:

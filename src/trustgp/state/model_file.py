@@ -240,4 +240,5 @@ def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNe
     for unknown in sorted(state.keys() - tangent_map.state().keys()):
         raise reader.fail(f"{prefix}tangents.{unknown}", "is unknown")
     combination = origin.likelihood.output_combination(mix, torch.Generator().manual_seed(origin.seed))
-    return read_mixture(reader, prefix, tangent_map, None if combination is None else combination.shape[1])
+    learnt = None if combination is None else combination.shape[1]
+    return read_mixture(reader, prefix, tangent_map, origin.likelihood, learnt)

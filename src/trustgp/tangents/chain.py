@@ -19,6 +19,7 @@ from .projections import Projections
 aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
 Table = tuple[Tensor, Tensor]
+Weights = Callable[[Tensor], Tensor]  # of outputs [n, C] in K signals, [K, n, C]
 # of a module a = f(z): the gradient for z from the gradient g for a
 BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     nn.Linear: lambda m, g, z, a: torch.mm(g, m.weight),
@@ -58,16 +59,22 @@ class LayerChain:
         head = [place for place, (weight, _) in enumerate(weights) if weight is network.head_weight]
         return cls(tuple(steps), names, head[-1] if network.head and head else None)
 
-    def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+    def __call__(
+        self, inputs: Tensor, mix: Tensor, weights: Weights | None = None
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
-        its output [n * K, o], for K mixes of the outputs [K, C], those of a row one after another."""
+        its output [n * K, o], for K mixes of the outputs, those of a row one after another: [K, C] for all
+        rows, or `weights` of the outputs, [K, n, C]."""
         values = [inputs]
         for one in self.steps:
             values.append(one.forward(values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
-        signal, signals, n, mixed = mix, {}, inputs.shape[0], mix.shape[0]
+        every = mix if weights is None else weights(values[-1])
+        signal = mix if weights is None else every.transpose(0, 1).flatten(0, 1)
+        signals, n, mixed = {}, inputs.shape[0], every.shape[0]
         expand = (lambda s: s.expand(n, -1)) if mixed == 1 else (lambda s: s.repeat(n, 1))
-        constant = n > 1  # whether the signal is the same for all rows, as behind the last function
+        # whether the signal is the same for all rows, as behind the last function
+        constant = n > 1 and weights is None
         for place in reversed(range(first, len(self.steps))):
             one = self.steps[place]
             if type(one) is nn.Linear:
@@ -100,11 +107,19 @@ def _steps(module: nn.Module) -> list[nn.Module] | None:
 class ChainRows:
     """Feature rows of a chain: each feature is a signed sum of products of an input and a signal."""
 
-    def __init__(self, chain: LayerChain, mix: Tensor, cores: Shapes, by: Projections, table: Table) -> None:
+    def __init__(
+        self,
+        chain: LayerChain,
+        mix: Tensor,
+        cores: Shapes,
+        by: Projections,
+        table: Table,
+        weights: Weights | None = None,
+    ) -> None:
         """The table's entries [L, D] index the concatenated projected gradients of all parameters, of the
         shapes `cores`; its signs [L, D] are 0 where there is no entry."""
         entries, signs = table
-        self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
+        self.chain, self.mix, self.weights, (self.lines, self.width) = chain, mix, weights, entries.shape
         self.one = torch.ones_like(mix[:, :1])
         self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and both projections
         right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, for the biases
@@ -134,10 +149,11 @@ class ChainRows:
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Feature rows [n, K * D], and outputs [n, C] as `strategies.layerwise` returns them."""
-        outputs, signals = self.chain(inputs, self.mix)
+        outputs, signals = self.chain(inputs, self.mix, self.weights)
         if self.chain.head is not None:
             outputs = torch.cat([outputs, signals[self.chain.head][0]], dim=1)
-        n, mixed = inputs.shape[0], self.mix.shape[0]
+        n = inputs.shape[0]
+        mixed = next(iter(signals.values()))[1].shape[0] // n
         given, back = [self.one[:1] if n == 1 else inputs.new_ones(n, 1)], []
         for place, right, left in self.sides:
             value, signal = signals[place]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
 
 Tensors = Sequence[Tensor]
+Mix = Tensor | Callable[[Tensor], Tensor]
+"""K combinations of C outputs: [K, C] for all rows, or a function of outputs [n, C] with values [K, n, C]."""
 _FORWARD_MODE = threading.Lock()  # torch keeps its levels per process, not per thread
 HALF = (torch.float16, torch.bfloat16)
 MAX_ROUNDING_EPS, MAX_RELATIVE_CHANGE = 1e3, 0.05  # of outputs that should be equal
@@ -180,7 +182,7 @@ class TangentNetwork:
         return outputs, fresh
 
     def mixed_gradients(self, outputs: Tensor, ends: Tensors, mix: Tensor, *, at_once: bool) -> list[Tensor]:
-        """Gradients of the outputs [n, C] mixed by [K, C]: [K, ...] for each tensor of `ends`."""
+        """Gradients of the outputs [n, C] mixed by [K, C] or [K, n, C]: [K, ...] for each of `ends`."""
 
         def back(weights: Tensor) -> tuple[Tensor, ...]:
             return gradients_of(outputs, ends, weights.expand_as(outputs))
@@ -215,6 +217,11 @@ class _LargestTensor(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         self.bytes = max([self.bytes, *(one.numel() * one.element_size() for one in tensors_in(result))])
         return result
+
+
+def signal_weights(mix: Mix, outputs: Tensor) -> Tensor:
+    """The weights of outputs [n, C] in each of K signals, shape [K, n, C]."""
+    return mix(outputs.detach()) if callable(mix) else mix.to(outputs)[:, None].expand(-1, *outputs.shape)
 
 
 def gradients_of(

@@ -104,7 +104,7 @@ class SketchMap(GradientMap):
         return self.sketch.dim
 
     def working_bytes(self) -> int:
-        numbers = len(self.gradients.mix) * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
+        numbers = self.gradients.num_mixed * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
         return self._layer_bytes + numbers * self.network.dtype.itemsize
 
     def state(self) -> dict[str, Tensor]:
@@ -157,7 +157,26 @@ class OutputSketchMap(SketchMap):
         tables, mix = self.tables, self.gradients.mix.to(self.network.device, self.network.dtype)
         if tables.entries.numel() > MAX_GATHERED:
             return None
-        return ChainRows(chain, mix, tables.cores, tables.projections, (tables.entries, tables.signs))
+        table, weights = (tables.entries, tables.signs), self.gradients.weights
+        own = weights if self.gradients.top > 1 else None
+        return ChainRows(chain, mix, tables.cores, tables.projections, table, own)
+
+
+class LeadingSketchMap(OutputSketchMap):
+    """Sketches of a mix, and of the differences between the largest output of each row and the k - 1 next,
+    [n, k, D], in one pass. Of one or two outputs the mix is that difference: [n, 1, D]."""
+
+    def __init__(self, plain: SketchMap, top: int) -> None:
+        outputs = plain.mix.shape[1]
+        gradients = Gradients(
+            plain.network, plain.mix, plain.gradients, top=min(top, outputs) if outputs > 2 else 1
+        )
+        SketchMap.__init__(self, gradients, plain.sketch, plain._layer_bytes, plain.projections)
+        self.plain, self.num_outputs = plain, gradients.num_mixed
+
+    def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
+        each = rows.unflatten(1, (self.num_outputs, -1))
+        return RowFeatures(self.tables.folded(each[:, :1]), each, hidden)
 
 
 @dataclass(frozen=True)

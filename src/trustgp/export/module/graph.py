@@ -84,7 +84,7 @@ class RowMaker(nn.Module):
                 layers.setdefault(key, []).append((one.restricted(self.plan.layerwise), probe))
         if outputs.requires_grad and layers:
             probes = [probe for pairs in layers.values() for _, probe in pairs]
-            mix = self.tangents.gradients.mix.to(outputs)
+            mix = self.tangents.gradients.weights(outputs)
             signals = iter(self.network.mixed_gradients(outputs, probes, mix, at_once=True))
             for (*_, layout), pairs in layers.items():
                 calls = [layer for layer, _ in pairs]
@@ -170,7 +170,8 @@ class GraphMixture(nn.Module):
         zeros = torch.zeros_like(moments.residual_mean)
         names = ("witness_mean", "witness_precision", "log_noise", "log_stated")
         witness: dict[str, Tensor] = dict.fromkeys(names, zeros)
-        witness["log_leverage"] = zeros if self.whole is None else self.whole(features.by_output)
+        witness["log_leverage"] = zeros
+        witness |= {} if self.whole is None else self.whole.latent(features.by_output)
         return LatentPrediction(
             epistemic=unit[:, None] * amplitudes * scale,
             **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
@@ -196,7 +197,7 @@ class Graph(nn.Module):
         self.mixtures = nn.ModuleList(GraphMixture(m, example, plain=plain) for m in model.mixtures)
         self.witness = None if model.witness is None else GraphWitness(model.witness)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
-        _ = model.predict(example).corrected  # fills the caches before the trace
+        _ = answers_of(model.predict(example), threshold=False)  # fills the caches before the trace
         self.reference_scores = None if model.novelty_threshold is None else model.state.reference_scores
 
     @torch.no_grad()
@@ -210,11 +211,12 @@ class Graph(nn.Module):
             second = self.witness(inputs)
             raw = replace(raw, **second.opinion(as_matrix(outputs).double()))
         # only NaN and infinities times 0 differ from 0
-        values = leaves((inputs, outputs, raw.epistemic, raw.residual_mean, raw.witness_mean, raw.log_stated))
+        checked = raw.residual_mean, raw.witness_mean, raw.log_stated, raw.covariance
+        values = leaves((inputs, outputs, raw.epistemic, *(one for one in checked if one is not None)))
         real = [leaf for leaf in values if leaf.is_floating_point()]
         zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
         valid = sum(zeros[1:], zeros[0]) == 0
-        unknown = UNKNOWN if raw.nearest is None else UNKNOWN | {"nearest": 0.0}
+        unknown = UNKNOWN | {k: 0.0 for k in ("nearest", "covariance") if getattr(raw, k) is not None}
         fields = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in unknown.items()}
         raw = replace(raw, **fields)
         prediction = self.likelihood.prediction(

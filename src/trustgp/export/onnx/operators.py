@@ -170,6 +170,9 @@ OPERATORS: dict[str, Translation] = {
     "convolution": _convolution,
     "max_pool2d_with_indices max_pool3d_with_indices": _max_pool,
     "avg_pool1d avg_pool2d avg_pool3d": _average_pool,
+    "scatter.src": lambda w, n, x, axis, *given: w.op(
+        "ScatterElements", *map(w.tensor, (x, *given)), axis=axis
+    ),
     "scatter_add": lambda w, n, x, axis, *given: w.op(
         "ScatterElements", *map(w.tensor, (x, *given)), axis=axis, reduction="add"
     ),

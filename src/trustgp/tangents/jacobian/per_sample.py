@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ...data.trees import Inputs, count, take
-from ..network import TangentNetwork
+from ..network import TangentNetwork, signal_weights
 from .accumulators import Collector, DenseAccumulator
 from .layer_gradients import Layout, LayoutError, layout_of
 from .layer_io import record
@@ -26,18 +26,37 @@ THREE_ROW_LIMIT = 2**22  # parameters above which two rows, not three, are check
 
 
 class Gradients:
-    """Passes the gradients of the mixed outputs to a collector, as planned on the first rows."""
+    """Passes the gradients of the mixed outputs to a collector, as planned on the first rows: those of a mix,
+    and, with `top` = k > 1, of the k - 1 differences between each row's largest output and the next."""
 
-    def __init__(self, network: TangentNetwork, mix: Tensor, alike: Gradients | None = None) -> None:
-        self.network, self.mix = network, mix
+    def __init__(
+        self, network: TangentNetwork, mix: Tensor, alike: Gradients | None = None, *, top: int = 1
+    ) -> None:
+        self.network, self.mix, self.top = network, mix, top
         self._device_mix = mix.to(device=network.device, dtype=network.dtype)
         self._plan: GradientPlan | None = alike and alike._plan  # of other mixed outputs
+
+    @property
+    def num_mixed(self) -> int:
+        """Signals of a row: a backward pass each."""
+        return len(self.mix) + self.top - 1
+
+    def weights(self, outputs: Tensor) -> Tensor:
+        """Those of outputs [n, C] in each signal, shape [K, n, C]."""
+        if self._device_mix.device != outputs.device:
+            self._device_mix = self.mix.to(device=outputs.device, dtype=self.network.dtype)
+        fixed = signal_weights(self._device_mix, outputs)
+        if self.top == 1:
+            return fixed
+        order = outputs.topk(self.top, dim=1).indices.T[:, :, None]  # [k, n, 1]
+        chosen = (order == torch.arange(outputs.shape[1], device=outputs.device)).to(outputs.dtype)
+        return torch.cat([fixed, chosen[1:] - chosen[:1]])
 
     def plan(self, sample: Inputs) -> GradientPlan:
         """The strategy of each parameter; `sample` is used by the first call only."""
         if self._plan is None:
             with _PLANNING:
-                self._plan = self._plan or find_plan(self.network, sample, len(self.mix))
+                self._plan = self._plan or find_plan(self.network, sample, self.num_mixed)
         return self._plan
 
     @property
@@ -59,17 +78,15 @@ class Gradients:
         """All gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Returns the
         outputs [n, C] as `layerwise` does, or None where there was not one forward pass for all rows."""
         plan, network = self.plan(inputs), self.network
-        if self._device_mix.device != network.device:
-            self._device_mix = self.mix.to(device=network.device, dtype=network.dtype)
-        mix, one_by_one, outputs = self._device_mix, plan.looped, None
+        one_by_one, outputs = plan.looped, None
         try:
-            outputs = layerwise(network, plan, mix, inputs, into)
+            outputs = layerwise(network, plan, self.weights, inputs, into)
         except LayoutError:
             one_by_one = (*one_by_one, *plan.layerwise)
         if plan.vmapped:
-            vmapped(network, plan.vmapped, mix, inputs, into)
+            vmapped(network, plan.vmapped, self.weights, self.num_mixed, inputs, into)
         if one_by_one:
-            looped(network, one_by_one, mix, inputs, into)
+            looped(network, one_by_one, self.weights, inputs, into)
         return outputs
 
     def repeated(self, inputs: Inputs, into: Collector) -> bool:
@@ -81,7 +98,7 @@ class Gradients:
         mix = self.mix.to(device=self.network.device, dtype=self.network.dtype).repeat(n, 1)
         try:
             rows = take(inputs, torch.arange(n).repeat_interleave(len(self.mix)))
-            layerwise(self.network, plan, mix[None], rows, into)
+            layerwise(self.network, plan, lambda _: mix[None], rows, into)
         except LayoutError:
             return False
         return True
@@ -166,7 +183,7 @@ class _Probe:
             return plan
         gradients, right = DenseAccumulator(network, count(self.few), 1), ()
         try:
-            vmapped(network, others, self.mix, self.few, gradients)
+            vmapped(network, others, self.mix, 1, self.few, gradients)
             right = tuple(self.exact.agreeing(gradients, others))
             reason = "torch.func differentiates this network wrongly for many rows at a time"
         except Exception as error:  # of any kind: it may come from the user's code

@@ -16,7 +16,7 @@ from torch.func import vjp, vmap
 from ...data.chunking import at_once
 from ...data.trees import Inputs, copied, count, map_tensors, take
 from ..decompose import PLAIN, Unfused
-from ..network import TangentNetwork, as_matrix, call_with, gradients_of
+from ..network import Mix, TangentNetwork, as_matrix, call_with, gradients_of, signal_weights
 from .accumulators import Collector
 from .layer_gradients import CONVOLUTIONS, LayerCall, Layout, LayoutError, Signals, geometry
 from .layer_io import LayerIORecorder, with_hidden
@@ -218,9 +218,7 @@ def _hand_on(one: Signals, into: Collector) -> None:
         replace(one, inputs=one.inputs[block], back=one.back[block]).hand_on(part)
 
 
-def layerwise(
-    net: TangentNetwork, plan: GradientPlan, mix: Tensor, inputs: Inputs, into: Collector
-) -> Tensor:
+def layerwise(net: TangentNetwork, plan: GradientPlan, mix: Mix, inputs: Inputs, into: Collector) -> Tensor:
     """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C],
     and in further columns the inputs of the network's head, where it has one.
 
@@ -239,9 +237,9 @@ def layerwise(
     result = with_hidden(outputs.detach(), stream.hidden)
     if not outputs.requires_grad or not stream.probes:
         return result  # nothing depends on these parameters
-    for k, weights in enumerate(mix):
-        weights = weights.to(outputs).expand_as(outputs)
-        gradients_of(outputs, stream.probes, weights, keep=k < len(mix) - 1)
+    every = signal_weights(mix, outputs)
+    for k, weights in enumerate(every):
+        gradients_of(outputs, stream.probes, weights, keep=k < len(every) - 1)
         stream.finish(into.part(slice(None), slice(k, k + 1)))
     return result
 
@@ -252,33 +250,35 @@ def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
     return max(1, min(MAX_MIXED, WORKSPACE // max(1, size)))
 
 
-def vmapped(net: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector) -> None:
+def vmapped(
+    net: TangentNetwork, names: Sequence[str], mix: Mix, num_mixed: int, inputs: Inputs, into: Collector
+) -> None:
     """The named parameters' gradients by torch.func, all rows at once, a few mixed outputs at a time."""
     module, inputs = net.clone(), copied(net.cast(inputs))
     chosen = {name: value for name, value in net.parameters.items() if name in set(names)}
 
-    def one_row(parameters: dict[str, Tensor], row: Inputs, weights: Tensor) -> list[dict[str, Tensor]]:
+    def one_row(parameters: dict[str, Tensor], row: Inputs) -> list[dict[str, Tensor]]:
         single = map_tensors(lambda leaf: leaf[None].clone(), row)
-        pull = vjp(lambda p: as_matrix(call_with(module, p, single))[0], parameters)[1]
+        outputs, pull, *_ = vjp(lambda p: as_matrix(call_with(module, p, single)), parameters)
         # a loop, not a second vmap: some rules confuse two batch dimensions
-        return [pull(one)[0] for one in weights]
+        return [pull(one)[0] for one in signal_weights(mix, outputs)[group]]
 
     step = mixed_at_once(net, names)
-    for start in range(0, len(mix), step):
+    for start in range(0, num_mixed, step):
         group = slice(start, start + step)
         with Unfused(PLAIN):
-            lots = vmap(one_row, in_dims=(None, 0, None))(chosen, inputs, mix[group])
+            lots = vmap(one_row, in_dims=(None, 0))(chosen, inputs)
         for name in chosen:
             into.part(slice(None), group).plain(name, torch.stack([lot[name] for lot in lots], dim=1))
 
 
 @torch.enable_grad()
-def looped(net: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector) -> None:
+def looped(net: TangentNetwork, names: Sequence[str], mix: Mix, inputs: Inputs, into: Collector) -> None:
     """The named parameters' gradients by ordinary backward passes, for one row after another."""
     for row in range(count(inputs)):
         outputs, parameters = net.traced(take(inputs, torch.tensor([row])), names)
-        for k, weights in enumerate(mix):
-            gradients = gradients_of(outputs[0] @ weights.to(outputs), list(parameters.values()))
+        for k, weights in enumerate(signal_weights(mix, outputs)):
+            gradients = gradients_of(outputs, list(parameters.values()), weights)
             part = into.part(slice(row, row + 1), slice(k, k + 1))
             for name, gradient in zip(parameters, gradients, strict=True):
                 part.plain(name, gradient.detach()[None, None])

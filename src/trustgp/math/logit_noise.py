@@ -1,0 +1,86 @@
+r"""Probabilities of classes whose logits are Gaussian: an average of softmax over fixed draws.
+
+.. math:: p = \frac{1}{S} \sum_s \mathrm{softmax}\big( (z + e_s) / T \big), \qquad e_s \sim N(0, V)
+
+Only differences of logits matter. V is known for the k leading classes of a row, as the covariance D of
+:math:`e_j - e_1`, j = 2 .. k; all other classes have one noise in common, whose variance v is the mean of the
+leading ones about their mean. So the average has k + 1 terms however many classes there are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NUM_DRAWS = 64
+_DRAWS: dict[int, Tensor] = {}  # by dimension
+
+
+def normal_draws(dim: int) -> Tensor:
+    """Quasi-random normal numbers, float64 [S, dim], the same everywhere: Sobol points and their negatives,
+    with mean 0 and covariance I to rounding."""
+    if dim in _DRAWS:
+        return _DRAWS[dim]
+    points = torch.quasirandom.SobolEngine(dim).draw(NUM_DRAWS // 2 + 1, dtype=torch.float64)[1:]
+    draws = torch.special.ndtri(points)
+    draws = torch.cat([draws, -draws])
+    factor = torch.linalg.cholesky(draws.T @ draws / len(draws))
+    _DRAWS[dim] = torch.linalg.solve_triangular(factor, draws.T, upper=False).T.contiguous()
+    return _DRAWS[dim]
+
+
+def with_others(covariance: Tensor) -> Tensor:
+    r"""The covariance of :math:`e_j - e_1` of k leading classes, and of the other classes' common noise less
+    e_1, [n, k, k], from that of the former, D [n, k - 1, k - 1]:
+
+    .. math:: \begin{pmatrix} D & D 1 / k \\ 1^\top D / k & v (1 + 1 / k) + 1^\top D 1 / k^2 \end{pmatrix},
+        \qquad v = \frac{\mathrm{tr} D - 1^\top D 1 / k}{k - 1}
+
+    where the leading classes' common noise has the variance v / k, as if all were independent.
+    """
+    k = covariance.shape[1] + 1
+    sums = covariance.sum(dim=2, keepdim=True)  # [n, k - 1, 1]
+    total = sums.sum(dim=1, keepdim=True)
+    trace = (covariance * torch.eye(k - 1).to(covariance)).sum(dim=(1, 2), keepdim=True)
+    corner = (trace - total / k) * ((1.0 + 1.0 / k) / (k - 1)) + total / k**2
+    upper, lower = torch.cat([covariance, sums / k], dim=2), torch.cat([sums.mT / k, corner], dim=2)
+    return torch.cat([upper, lower], dim=1)
+
+
+def square_root(matrices: Tensor) -> Tensor:
+    """L with L L^T = A for semidefinite A [n, d, d], lower triangular. No format of graphs has a Cholesky
+    factor, and of a singular matrix torch has none."""
+    left, columns, d = matrices, [], matrices.shape[1]
+    for place in range(d):
+        pivot = left[:, 0, 0].clamp_min(0.0)[:, None]
+        positive = pivot > torch.finfo(matrices.dtype).eps * matrices[:, place, place][:, None]
+        column = torch.where(positive, left[:, :, 0] / torch.where(positive, pivot, 1.0).sqrt(), 0.0)
+        columns.append(torch.nn.functional.pad(column, (place, 0)))
+        left = (left - column[:, :, None] * column[:, None])[:, 1:, 1:]
+    return torch.stack(columns, dim=2)
+
+
+def log_probabilities(logits: Tensor, covariance: Tensor) -> Tensor:
+    """log p of classes with logits [n, C], C >= 2, and covariance D [n, k - 1, k - 1], both over T and its
+    square; shape [n, C]."""
+    classes, k = logits.shape[1], covariance.shape[1] + 1
+    largest, order = logits.topk(min(k + 1, classes), dim=1)
+    if classes == k:
+        return logits.scatter(1, order, _mean_log_softmax(largest, covariance, others=False))
+    order, largest, next_one = order[:, :k], largest[:, :k], largest[:, k:]
+    masked = logits.scatter(1, order, torch.full_like(largest, -torch.inf)).log_softmax(dim=1)
+    joint = next_one - masked.amax(dim=1, keepdim=True)  # log of the other classes' sum
+    logs = _mean_log_softmax(torch.cat([largest, joint], dim=1), covariance, others=True)
+    return (masked + logs[:, k:]).scatter(1, order, logs[:, :k])
+
+
+def _mean_log_softmax(logits: Tensor, covariance: Tensor, *, others: bool) -> Tensor:
+    """The logarithm of the mean over the draws, [n, g], where all but the first logit have noise."""
+    single, tiny = covariance.shape[1] == 1, torch.finfo(logits.dtype).tiny
+    # of one variance all noise is a multiple: few operations, which take time on a GPU
+    base = torch.ones(1, 1, 1, dtype=torch.float64) if single else covariance
+    root = square_root(with_others(base) if others else base)
+    draws = normal_draws(root.shape[1]).to(root) @ root.mT  # [n, S, g - 1]
+    noise = torch.nn.functional.pad(draws, (1, 0)).to(logits)
+    noise = noise * covariance.clamp_min(tiny).sqrt() if single else noise
+    return (logits[:, None] + noise).softmax(dim=2).mean(dim=1).clamp_min(tiny).log()
