@@ -15,6 +15,14 @@ MODES = ("shared", "separate", "pseudo")
 BATCHES = (1, 3, 17)
 
 
+def quick_wrapper() -> dict[str, str]:
+    """Settings of inductor for a package that is compiled soon; torch 2.6 does not have them."""
+    from torch._inductor import config
+
+    known = hasattr(config.aot_inductor, "compile_wrapper_opt_level")
+    return {"aot_inductor.compile_wrapper_opt_level": "O0"} if known else {}
+
+
 class Residual(nn.Module):
     """x + f(x)."""
 

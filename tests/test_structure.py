@@ -102,6 +102,7 @@ def test_math_imports_nothing_but_numbers_and_itself():
         "torch",
         "collections",
         "typing",
+        "typing_extensions",
         "math",
         "itertools",
         "numpy",

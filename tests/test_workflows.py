@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings
 yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install pyyaml")
 
 ROOT = Path(__file__).parents[1]
@@ -64,13 +66,22 @@ def test_the_matrix_is_what_the_project_supports():
     job = FLOWS["tests.yml"]["jobs"]["test"]
     matrix = job["strategy"]["matrix"]
     assert {system.split("-")[0] for system in matrix["os"]} == {"ubuntu", "macos", "windows"}
-    least = PROJECT["requires-python"].removeprefix(">=")
-    assert matrix["python"][0] == least
-    minors = [int(version.split(".")[1]) for version in matrix["python"]]
-    assert minors == list(range(minors[0], 13 + 1))
-    (bound,) = [one for one in PROJECT["dependencies"] if re.match(r"torch\b", one)]
     (tested,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
     assert matrix["torch"] == [tested]
-    (oldest,) = matrix["include"]
-    assert oldest["torch"].startswith(bound.removeprefix("torch>=") + ".")
-    assert oldest["python"] == least
+    oldest = FLOWS["tests.yml"]["jobs"]["oldest"]["steps"]
+    (least,) = [step["with"]["python-version"] for step in oldest if "setup-python" in step.get("uses", "")]
+    assert PROJECT["requires-python"] == f">={least}"
+    assert [step["run"] for step in oldest if "run" in step] == ["make test-oldest"]
+    supported = [one.split(" :: ")[-1] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    assert supported == [least, *matrix["python"]]
+    minors = [int(version.split(".")[1]) for version in supported]
+    assert minors == list(range(minors[0], 13 + 1))
+
+
+def test_the_oldest_versions_that_are_tested_are_the_bounds_of_the_project():
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if not line.startswith("#"))
+    extras = PROJECT["optional-dependencies"]
+    bounds = dict(one.split(">=") for one in [*PROJECT["dependencies"], *extras["plots"], *extras["export"]])
+    assert tested.keys() == bounds.keys()
+    assert {name: f"{bound}.0"[: len(tested[name])] for name, bound in bounds.items()} == tested

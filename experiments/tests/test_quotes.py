@@ -3,8 +3,9 @@
 import json
 import math
 import re
-import tomllib
+import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
 
+tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"
 ALLOWED = tomllib.loads((Path(__file__).parent / "allowed_figures.toml").read_text(encoding="utf-8"))

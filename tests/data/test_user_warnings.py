@@ -1,13 +1,14 @@
 """What a user is told, and at which line."""
 
 import inspect
+import traceback
 import warnings
 
 import pytest
 import torch
 
 import trustgp
-from trustgp.data.user_warnings import explain_call
+from trustgp.data.user_warnings import add_note, explain_call
 
 
 def test_a_warning_from_deep_inside_names_the_users_line():
@@ -38,3 +39,12 @@ def test_calls_with_wrong_arguments_are_answered_with_what_there_is():
             f(1, **options)
     with pytest.raises(TypeError, match=r"takes network, train; all else is named.*one pair: f\(\(inputs"):
         f(1, 2, 3)
+
+
+def test_a_note_is_kept_and_shown_by_every_python():
+    error = KeyError("a mistake")
+    add_note(error, "expert 3")
+    add_note(error, "of 5")
+    assert error.__notes__ == ["expert 3", "of 5"]
+    shown = "".join(traceback.format_exception(type(error), error, None)).replace("\\n", "\n")
+    assert [shown.count(text) for text in ("a mistake", "expert 3", "of 5")] == [1, 1, 1]

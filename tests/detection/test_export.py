@@ -11,6 +11,7 @@ import pytest
 import torch
 from detection.conftest import GRID, fitted_to, noise, plain_detr, seeded
 from detection.detector_zoo import ZOO, GridDetector
+from exported import quick_wrapper
 from torch import nn
 
 import trustgp
@@ -228,8 +229,8 @@ def test_bad_options_are_refused_before_the_work(model, options, match, tmp_path
 @pytest.mark.nightly
 def test_a_package_gives_the_detections_of_predict(model, tmp_path):
     """Compiles: only this sees a graph that AOTInductor translates wrongly."""
-    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
-    exported = open_compiled(trustgp.compile(model, tmp_path / "grid.pt2", noise(2, 3), options=quick))
+    path = trustgp.compile(model, tmp_path / "grid.pt2", noise(2, 3), options=quick_wrapper())
+    exported = open_compiled(path)
     images = noise(3, 5)
     images[1] = torch.nan
     assert_same(model.predict(images), exported(images))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trustgp import executors
+from trustgp.data.user_warnings import add_note
 from trustgp.executors import Ray, Threads, nearby
 
 
@@ -48,7 +49,7 @@ def test_errors_keep_their_type_and_notes_or_their_text_and_the_executor_works_o
 
     def work(task):
         error = Stubborn("this", "that") if task else KeyError("a mistake")
-        error.add_note("a note")
+        add_note(error, "a note")
         raise error
 
     for task, kind, match in ((0, KeyError, "a mistake"), (1, RuntimeError, "Stubborn: this and that")):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exported import quick_wrapper
 from many import each
 
 import trustgp
@@ -33,8 +34,7 @@ def page(tmp_path_factory):
     assert code.count("num_experts=3)") == 1
     code = code.replace("num_experts=3)", "num_experts=2, witness=None)")
     names = {"__name__": "example"}
-    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
-    with pytest.MonkeyPatch.context() as patch, torch._inductor.config.patch(quick):
+    with pytest.MonkeyPatch.context() as patch, torch._inductor.config.patch(quick_wrapper()):
         patch.chdir(tmp_path_factory.mktemp("package"))
         exec(compile(code, "compile.md", "exec"), names)
         names["path"] = Path("arm.pt2").resolve()

@@ -31,6 +31,16 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def add_note(error: Exception, note: str) -> None:
+    """`error.add_note(note)`. Python 3.10 has no notes and prints none: there the message has it, too."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+        return
+    vars(error)["__notes__"] = [*vars(error).get("__notes__", []), note]
+    if error.args:
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+
+
 def optional_package(name: str, missing: str) -> Any:
     """A package that not everyone has, or an error that says how to get it."""
     try:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from ..data.fingerprint import network_fingerprint, tensor_fingerprint
 from ..data.tensor_file import ArtifactError, inside, read, write

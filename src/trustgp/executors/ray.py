@@ -80,8 +80,7 @@ def sendable(error: Exception) -> Exception:
     except Exception:  # its class wants other arguments, say
         pass
     plain = RuntimeError(f"{type(error).__name__}: {error}")
-    for note in getattr(error, "__notes__", []):
-        plain.add_note(note)
+    vars(plain)["__notes__"] = getattr(error, "__notes__", [])
     return plain
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 MAX_DIM = 1024  # of a sketch: a matrix of its square is stored
 RIDGE = 1e-5  # delta, over the largest eigenvalue

@@ -82,6 +82,7 @@ def compile(
             "torch": torch.__version__,
         }
         facts |= {PREFIX + name: value for name, value in layout.items()}
+        facts["AOTI_MACHINE"] = platform.machine()  # as newer ones than torch 2.6 write it, too
         _package(module, flat, temporary, {"aot_inductor.metadata": facts, **(options or {})})
         seal(temporary)
         source.check(load_package(temporary), rows, what="package")
@@ -153,7 +154,7 @@ def seal(path: Path) -> None:
         file.seek(-2, os.SEEK_END)  # the length of the comment, which is 0 in torch's archives
         file.write((len(SEAL) + DIGITS).to_bytes(2, "little") + SEAL)
         file.seek(0)
-        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
+        file.write(hashlib.sha256(file.read()).hexdigest().encode())
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -167,7 +168,8 @@ def read_facts(path: Path) -> dict[str, str]:
         raise ArtifactError(f"{path}: damaged: its SHA-256 is not the one it was written with.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as package:
-            (name,) = [n for n in package.namelist() if n.endswith("wrapper_metadata.json")]
+            names = [n for n in package.namelist() if n.endswith("_metadata.json")]
+            (name,) = [n for n in names if "kernel_metadata" not in n]  # torch 2.6 has one, newer ones two
             facts = json.loads(package.open(name).read(MAX_METADATA_BYTES))
     except Exception as error:  # zipfile has no common class for the errors of forged archives
         raise ArtifactError(f"{path}: not a package of trustgp ({error!r}).") from error

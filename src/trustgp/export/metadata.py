@@ -69,7 +69,7 @@ def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[st
         "threshold": "none" if fitted is None else repr(float(fitted.threshold)),
         "false_alarm": "none" if fitted is None else repr(float(fitted.false_alarm)),
         "calibration_date": "not given" if date is None else date.isoformat(),
-        "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "export_date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..data.chunking import evenly
-from ..data.user_warnings import warn_user
+from ..data.user_warnings import add_note, warn_user
 from ..executors import FitContext, WorkerLostError
 from ..experts.expert import (
     MAX_LEAVE_OUT_ROWS,
@@ -146,7 +146,7 @@ def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationErr
     except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
         return FactorisationError(str(error))
     except Exception as error:
-        error.add_note(f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
+        add_note(error, f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
         raise
 
 
@@ -155,7 +155,7 @@ def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tup
     try:
         yield from results
     except WorkerLostError as error:
-        error.add_note(f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
+        add_note(error, f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
         raise
 
 

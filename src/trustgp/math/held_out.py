@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from .quantiles import NUM_MEASURES
 

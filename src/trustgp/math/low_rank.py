@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..data.chunking import byte_chunks
 from .evidence import FactorisationError, factorise, log_bounds, minimise_on_grid

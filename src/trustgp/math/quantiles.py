@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 RANK_TOLERANCE = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 TAIL_LEVELS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)  # of the quantiles of a measure

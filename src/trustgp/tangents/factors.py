@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..data.tensor_file import inside
 from ..data.trees import Inputs, take

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take, to_device

@@ -6,7 +6,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from multiprocessing import get_context
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 from trustgp.executors.progress import reporting
 

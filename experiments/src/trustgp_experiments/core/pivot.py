@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 from .claim import mean_spread
 from .grid import Grid, Place, is_infinite

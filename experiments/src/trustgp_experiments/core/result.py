@@ -9,15 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
+from typing_extensions import Self
 
 import trustgp
 from trustgp.data.atomic_file import atomic_file
@@ -191,7 +192,7 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
         "seeds": list(range(setting.seeds)),
         "quick": setting.quick,
         "device": torch.cuda.get_device_name(setting.device) if setting.device.startswith("cuda") else "CPU",
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
         **more,
     }
 

@@ -7,11 +7,11 @@ solid cylinders. All joint frames are parallel at q = 0; the axes alternate betw
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from trustgp.executors import Threads
 

@@ -6,10 +6,11 @@ averaged. Without validation rows it is 1: the networks as they are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.trees import Inputs
 

@@ -8,10 +8,11 @@ have no density: there is no likelihood to score.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs

@@ -23,10 +23,11 @@ are here.
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs, as_inputs, to_device

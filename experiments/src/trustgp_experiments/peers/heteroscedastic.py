@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction

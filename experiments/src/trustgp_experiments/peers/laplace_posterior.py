@@ -5,11 +5,12 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+from typing_extensions import Self
 
 from trustgp.data.chunking import chunks
 from trustgp.data.rows import read_rows

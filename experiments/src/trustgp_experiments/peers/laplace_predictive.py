@@ -8,10 +8,11 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.rows import Rows, read_rows
 from trustgp.data.trees import Inputs

@@ -15,11 +15,12 @@ a Linear layer gives :math:`W \Sigma W^\top`, both exactly; an activation f is l
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+from typing_extensions import Self
 
 from trustgp.data.chunking import chunks
 from trustgp.data.trees import Inputs, as_inputs, to_device

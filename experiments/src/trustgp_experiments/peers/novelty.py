@@ -8,11 +8,12 @@ the papers, and what a covariance needs on its diagonal is chosen by the likelih
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from typing_extensions import Self
 
 from trustgp.data.trees import Inputs
 

@@ -9,11 +9,11 @@ their mean, their variance v and the last K deviations D from the running mean, 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from typing_extensions import Self
 
 from trustgp.data.chunking import chunks
 from trustgp.data.trees import Inputs, as_inputs, count, take, to_device

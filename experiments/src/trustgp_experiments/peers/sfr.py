@@ -19,10 +19,11 @@ were not reproduced.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.chunking import chunks
 from trustgp.data.rows import Rows, read_rows

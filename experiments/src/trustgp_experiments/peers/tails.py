@@ -4,10 +4,11 @@ They are those of trustgp: Student's t, and the rows that are far off which trai
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from trustgp.data.rows import read_rows
 from trustgp.likelihoods.prediction import Prediction

@@ -16,10 +16,10 @@ import copy
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs

@@ -86,7 +86,11 @@ class Chosen(nn.Module):
         return choose(labels, list(vectors), self.key)
 
 
-@torch.library.custom_op("trustgp::choose", mutates_args=())
+# The schema is explicit because torch 2.6 cannot infer it from `list[Tensor]`.
+CHOOSE = "(Tensor labels, Tensor[] vectors, SymInt key) -> Tensor[]"
+
+
+@torch.library.custom_op("trustgp::choose", mutates_args=(), schema=CHOOSE)
 def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
     """The predictions of `Chosen` number `key`."""
     chosen = (CHOICES[key].experts[label] for label in labels.tolist())

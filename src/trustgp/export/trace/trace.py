@@ -94,6 +94,8 @@ def _any_batch(module: GraphModule, rows: int) -> None:
 def simplify(module: GraphModule) -> GraphModule:
     """The same function without probes, copies, repeated operations and unused tensors; in place. Of several
     passes through the network, for its output and for each kernel's gradients, one remains."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        node.meta.setdefault("val", getattr(module, node.target))  # which torch 2.6 leaves out
     for step in (_deduplicate, _drop_identities, _deduplicate, _fold_constants, _deduplicate):
         step(module)
         module.graph.eliminate_dead_code()

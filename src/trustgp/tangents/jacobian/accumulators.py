@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Container, Mapping
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from ..network import TangentNetwork
 

@@ -64,8 +64,8 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
                 measured, at = run[point.trial.name], (axis.name, point.label)
                 for kind, score in point.scores.items():
                     if score in measured["nll"]:
-                        cells[*at, kind] = {"nll": measured["nll"][score]}
-                cells[*at, FITTED] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
+                        cells[(*at, kind)] = {"nll": measured["nll"][score]}
+                cells[(*at, FITTED)] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
         return cells
 
     return Grid.of(("axis", "setting", "kind"), {(): runs}, read)

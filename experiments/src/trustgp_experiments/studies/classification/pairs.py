@@ -1,10 +1,10 @@
 """Images of the classification study: what trains, what is like it, distorted, or novel."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from ...core.cases import IN_DOMAIN, Case, Test
 from ...datasets import draw_letters, draw_textures
