@@ -46,5 +46,5 @@ def test_a_note_is_kept_and_shown_by_every_python():
     add_note(error, "expert 3")
     add_note(error, "of 5")
     assert error.__notes__ == ["expert 3", "of 5"]
-    shown = "".join(traceback.format_exception(type(error), error, None)).replace("\\n", "\n")
-    assert [shown.count(text) for text in ("a mistake", "expert 3", "of 5")] == [1, 1, 1]
+    shown = "".join(traceback.format_exception(type(error), error, None))
+    assert all(text in shown for text in ("a mistake", "expert 3", "of 5"))

@@ -96,6 +96,7 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "parts and stacks": (lambda x: torch.stack(x.split(2, dim=1), 1).flatten(1), (6,)),
     "pads": (lambda x: F.pad(x, (1, 2), value=0.5), (3,)),
     "products with a vector": (lambda x: x @ KERNEL[0, 0], (3,)),
+    "products of transposed matrices": (lambda x: (x.double().mT @ x.mT.double().mT).float(), (3, 4)),
     "convolution with stride and dilation": (
         lambda x: F.conv1d(x, KERNEL, stride=2, padding=2, dilation=2),
         (3, 9),

@@ -74,6 +74,20 @@ def _log1p_expm1(kind: str, w: Writer, n: Any, given: Any) -> str:
     return w.cast(result, dtype_of(n))
 
 
+def _product(w: Writer, n: Any, *both: Any) -> str:
+    """A B; in float64 by Einsum where one is transposed, which onnxruntime 1.23 fuses and cannot run."""
+    if dtype_of(n) == torch.float64 and any(_is_transposed(factor) for factor in both):
+        b = "abcdefgh"[: len(shape_of(n)) - 2]
+        return w.op("Einsum", *map(w.tensor, both), equation=f"{b}ij,{b}jk->{b}ik")
+    return w.op("MatMul", *map(w.tensor, both))
+
+
+def _is_transposed(node: Any) -> bool:
+    if isinstance(node, Node) and node.target is aten._to_copy.default:
+        return _is_transposed(node.args[0])
+    return isinstance(node, Node) and node.target is aten.permute.default
+
+
 def _product_with_vector(w: Writer, n: Any, matrix: Any, vector: Any) -> str:
     """A v; v A for a transposed matrix, which saves the transposition."""
     if isinstance(matrix, Node) and matrix.target is aten.permute.default:
@@ -162,7 +176,7 @@ OPERATORS: dict[str, Translation] = {
     "softplus": lambda w, n, x, b, _: _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), b)), 1 / b),
     "log1p": partial(_log1p_expm1, "Log"),
     "expm1": partial(_log1p_expm1, "Exp"),
-    "mm bmm matmul": lambda w, n, *both: w.op("MatMul", *map(w.tensor, both)),
+    "mm bmm matmul": _product,
     "mv": _product_with_vector,
     "addmm": lambda w, n, added, left, right, beta, alpha: w.op(
         "Gemm", *map(w.tensor, (left, right, added)), alpha=float(alpha), beta=float(beta)
