@@ -41,6 +41,7 @@ def test_a_wheel_contains_only_the_library_and_its_metadata_is_complete(tmp_path
 
 def check_metadata(metadata: Message, repository: str) -> None:
     """What a package index shows: authors, versions of Python, addresses, and links that lead somewhere."""
+    assert metadata["Metadata-Version"] == "2.4"
     assert metadata["Author"] == "The trustgp authors"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
