@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from .ros_types import TEXT_TYPE, needed, read_cdr, serialize, state_message, ty
 
 FORMAT = 8  # of a new bag; ROS 2 Jazzy and later read it
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
+LONGEST = "SELECT max(length(data)) FROM messages"
 MESSAGES = "SELECT name, timestamp, data FROM messages m LEFT JOIN topics t ON t.id = topic_id ORDER BY m.id"
 
 
@@ -59,8 +61,11 @@ class BagReader:
                 yield channel.topic, time, record.data
             return
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
             base.execute("PRAGMA trusted_schema = OFF")
+            if sys.version_info >= (3, 11):
+                base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
+            elif (longest := base.execute(LONGEST).fetchone()[0] or 0) > MAX_RECORD_BYTES:
+                raise LogError(f"a message has {longest} bytes; at most {MAX_RECORD_BYTES} are read")
             count, page = (base.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
             if count * page > (size := file.stat().st_size):
                 raise LogError(f"{file.name} is truncated: it has {size} of {count * page} bytes")
