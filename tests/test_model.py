@@ -31,7 +31,7 @@ def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
     for one in (prediction, prediction.corrected, prediction.plain):
         usual, vague = one.epistemic + one.aleatoric + one.excess + one.rare, one.vague
         if vague is not None:
-            usual = (1 - vague) * usual + vague * (3 * one.rare / one.share + (one.centre - one.mean) ** 2)
+            usual = (1 - vague) * usual + vague * (11 * one.rare / one.share + (one.centre - one.mean) ** 2)
         torch.testing.assert_close(one.variance, usual, rtol=1e-12, atol=0)
         assert not one.mean.requires_grad
         assert not one.variance.requires_grad

@@ -260,7 +260,6 @@ BAD_NETWORKS = [
     (lambda n: Wrapped(n, before=lambda x: x - x.mean(dim=0)), "depends on the other rows"),
     (lambda n: n.requires_grad_(False), "no trainable parameters"),
     (lambda n: Wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "no trainable parameters"),
-    (lambda n: lambda x: x, "Module"),
     (infinite, "NaN or infinite"),
     (lambda n: Wrapped(n, after=Stop.apply), r"cannot be differentiated \(no gradient here"),
 ]

@@ -175,7 +175,7 @@ NETWORKS = {
         lambda network: nn.Sequential(torch.jit.trace(network, torch.zeros(1, 2))),
         "torch.jit module.*pass the torch.nn.Module",
     ),
-    "function": (lambda network: network.forward, "network is a method; a torch.nn.Module is needed"),
+    "number": (lambda _: 3.0, "network is a float; a torch.nn.Module is needed"),
     "class": (lambda _: nn.Linear, "network is the class Linear; a torch.nn.Module is needed"),
     "frozen": (lambda _: mlp(2, 3, 2, dtype=torch.float32).requires_grad_(False), "no trainable parameters"),
 }

@@ -273,12 +273,15 @@ class PredictiveDistribution(Distribution):
 
 
 def aligned(values: Tensor, shape: torch.Size) -> Tensor:
-    """Values for a batch of this shape, or several such [k, ...]: [n] and [n, 1] mean the same. A number
-    serves all, and one entry takes any values; other shapes are refused."""
+    """Values for a batch of this shape, or of several such [k, ...]: [n] and [n, 1] mean the same. A number,
+    or a table, serves several batches, and one entry takes any values; other shapes are refused."""
     flat = shape[:-1] if shape[-1:] == (1,) else shape
     if values.shape in (flat, (*flat, 1)):
         return values.reshape(shape)
-    if values.ndim and shape.numel() > 1 and values.shape[-len(shape) :] != shape:
+    whole = values.shape[-len(shape) :] == shape or (
+        values.ndim > 1 and shape[-values.ndim :] == values.shape
+    )
+    if values.ndim and shape.numel() > 1 and not whole:
         what = f"targets have the shape {tuple(values.shape)}, predictions {tuple(shape)}"
         raise ValueError(f"{what}; pass targets of the same shape.")
     return values
