@@ -32,6 +32,7 @@ Learnt = tuple[Temperature, UsualNovelty]
 MAX_TOP = 16
 WEIGHT = 2.0  # of a combination's variance in T^2, over that of the noise: more helps out of distribution
 MAX_NAMED = 8  # absent classes in a warning
+MAX_TEMPERATURE = 10.0  # of logits; more, or less than its inverse, is that of another scale
 SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of probabilities; rows that a warning about a single output needs
 
 
@@ -197,6 +198,16 @@ class Classification(Likelihood):
             **common_fields(outputs, raw, score, valid, reference),
             temperature=temperature(self.latent_variance(raw)),
             covariance=None if raw.covariance is None else temperature.covariance(raw.covariance),
+        )
+
+    def calibration_warning(self, rows: ClassCalibrationRows, calibrations: Learnt) -> str:
+        """Whether another scale of the logits would be far likelier."""
+        temperature = cross_entropy.likeliest_scale(rows)
+        if len(rows) < MIN_COMPARED or 1.0 / MAX_TEMPERATURE < temperature < MAX_TEMPERATURE:
+            return ""
+        return (
+            f"held-out rows ask for logits divided by about {temperature:.2g}: the network's outputs are no "
+            "logits of a cross entropy, or on another scale. Pass those of its last layer as they are."
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.chunking import evenly
 from ..data.trees import moved
@@ -37,6 +37,7 @@ OVERFIT_LOSS, MIN_OVERFIT_LOSS = 0.15, 1e-4  # of a network's training rows; see
 BASE_STD = 1.0  # standard deviation of the prior of log T_0^2 about 0
 SLOPE_STD = 3.0  # ... of log lambda about log(pi / 8): the scale of v is known to powers of ten only
 CHANCE = 1.0  # nats of all held-out rows together, by which one temperature must be likelier
+MAX_SCALE_POWER, SCALE_LOSS = 16, 0.05  # of 2: scales of logits that are tried; nats that do not matter
 MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
 MIN_FIT_ROWS = 1000  # rows that are used in any case
 NUM_POOLED, MIN_MEASURE = 3, 1e-12  # measures of novelty; the least, so that its logarithm is finite
@@ -216,6 +217,16 @@ def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
     both = _fit(rows, default, torch.tensor([1.0, 1.0]))
     loss, least = (float(class_nll(rows, one).sum()) for one in (both, single))
     return both if loss < least + CHANCE else single
+
+
+def likeliest_scale(rows: ClassCalibrationRows) -> float:
+    """The power of 2 nearest to 1 by which the logits of held-out rows are about best divided."""
+    rows, powers = rows.thinned(), sorted(range(-MAX_SCALE_POWER, MAX_SCALE_POWER + 1), key=abs)
+    logits = two_sided(rows.logits.double())
+    losses = [float(nn.functional.cross_entropy(logits / 2.0**power, rows.labels)) for power in powers]
+    return next(
+        2.0**power for power, loss in zip(powers, losses, strict=True) if loss <= min(losses) + SCALE_LOSS
+    )
 
 
 def _fit(rows: ClassCalibrationRows, start: Temperature, free: Tensor) -> Temperature:
