@@ -142,7 +142,6 @@ WORDS = """
     FamiliarScores alarm predict_alike Turned stands only _beside_one
     Things SeenSums Readout in_other_light alone work_ahead say_plan _ways doubt
 """
-DEPRECATED = {"alarm": 1, "found": 1}  # attributes of models, for one release
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
@@ -163,7 +162,7 @@ def bound_names(tree: ast.AST) -> Iterator[str]:
 def test_old_names_do_not_come_back_as_identifiers():
     library = [tree for name, tree in TREES.items() if name.split(".")[0] == "trustgp"]
     counts = Counter(name for tree in library for name in bound_names(tree))
-    assert {word: counts[word] for word in WORDS.split() if counts[word] > DEPRECATED.get(word, 0)} == {}
+    assert {word: counts[word] for word in WORDS.split() if counts[word]} == {}
 
 
 def test_every_module_and_its_public_names_have_docstrings():
@@ -183,9 +182,9 @@ def test_an_init_holds_imports_and_public_names_only():
         for node in TREES[name].body:
             if isinstance(node, (ast.Import, ast.ImportFrom)) or node is TREES[name].body[0]:
                 continue
-            # KINDS has the imported classes by their names in files; __getattr__ former names
+            # KINDS has the imported classes by their names in files
             assert isinstance(node, ast.Assign), f"{name}: {ast.unparse(node)[:60]}"
-            assert {target.id for target in node.targets} <= {"__all__", "KINDS", "__getattr__"}, name
+            assert {target.id for target in node.targets} <= {"__all__", "KINDS"}, name
 
 
 PUBLIC = [

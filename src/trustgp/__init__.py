@@ -1,7 +1,6 @@
 """Honest error bars for a network that is already trained."""
 
 from importlib import import_module as _import_module
-from warnings import warn as _warn
 
 from .data.version import __version__ as __version__
 
@@ -43,11 +42,6 @@ _NAMES = {
     ".math.evidence": ("FactorisationError",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
-_REMOVED = {  # for one release
-    "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
-    "Tuning": "trustgp.compress returns the smaller model itself",
-}
-_RENAMED = {"Things": "BoxTargets"}  # for one release
 _SUBPACKAGES = (  # attributes that need no import of their own
     *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
     *("metrics", "model", "monitor", "plots", "sklearn", "state", "tangents"),
@@ -59,22 +53,10 @@ __all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str):
     if name in _SUBPACKAGES:
         return _import_module(f".{name}", __name__)
-    if name in _RENAMED:
-        _warn(f"trustgp.{name} is now called {_RENAMED[name]}.", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
-    if name in _REMOVED:
-        return _removed(name)
     if name not in _MODULES:
         raise AttributeError(f"module 'trustgp' has no attribute {name!r}")
     globals()[name] = value = getattr(_import_module(_MODULES[name], __name__), name)
     return value
-
-
-def _removed(name: str):
-    def call(*given, **options):
-        raise NotImplementedError(f"trustgp.{name} was removed: {_REMOVED[name]}.")
-
-    return call
 
 
 def __dir__() -> list[str]:

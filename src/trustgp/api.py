@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from .data.quantities import BudgetText
 from .data.rows import Unpack
 from .data.tensor_file import read_file
 from .data.torch_modes import cpu_default, plain_modes
-from .data.user_warnings import explain_call, warn_user
-from .detection.adapter import Detection
-from .detection.fitting import fit as fit_detector
+from .data.user_warnings import explain_call
 from .detection.model import DetectionModel
 from .detection.state import read_detector
 from .executors import Executor
@@ -58,7 +55,6 @@ def fit(
     division: Division | None = None,
     witness: Witness | bool | None = Witness(),  # noqa: B008 - frozen
     budget: BudgetText = None,
-    runtime: Any = None,
     memory: int | str | None = None,
     executor: Executor | None = None,
     device: str | torch.device | None = None,
@@ -67,7 +63,7 @@ def fit(
     checkpoint: str | Path | None = None,
     strict: bool = False,
     unpack: Unpack | None = None,
-) -> UncertaintyModel | Any:
+) -> UncertaintyModel:
     """Give a trained network an honest error bar. Network, loader and tensors are not modified.
 
     Args:
@@ -96,7 +92,6 @@ def fit(
         witness: A nearest-neighbour GP on the inputs, if they are vectors; None or False: without.
         budget: Maximum size of the fitted model: bytes, or a text like "64 MiB"; "none": exact experts of any
             size. Sketches, experts and directions are chosen before the fit (`LayerFactors()` is refused).
-        runtime: Removed: budgets are sizes.
         memory: Maximum memory of the fit itself. Default: what is free.
         executor: `Threads(...)` or `executors.Ray(...)`. Default: a thread per core (two on a GPU), or a
             single one if memory is short.
@@ -115,12 +110,7 @@ def fit(
         BudgetError: If no model satisfies the budget; after the fit it carries the fitted `model`.
     """
     given = dict(locals())  # every argument, by name
-    network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
-    if runtime is not None:
-        what = f'runtime={runtime!r}: times are no longer supported; pass a size (budget="16 MiB")'
-        raise ValueError(f"{what}, or call trustgp.compress(model, rank=64, witness=False) after the fit.")
-    if isinstance(likelihood, Detection) or likelihood in (Detection, "detection"):
-        return _forward_detector(network, train, given)
+    network, train = given.pop("network"), given.pop("train")
     try:
         with plain_modes():
             options = FitOptions.parse(**given)
@@ -128,17 +118,6 @@ def fit(
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise
-
-
-def _forward_detector(network: Any, train: Any, given: dict[str, Any]) -> DetectionModel:
-    """For one release: `likelihood=Detection(...)` is `trustgp.detection.fit`."""
-    instead = "call trustgp.detection.fit(detector, pictures, ...) with the options of Detection"
-    warn_user(f"likelihood=Detection(...) is deprecated; {instead}.", DeprecationWarning)
-    likelihood, defaults = given["likelihood"], signature(fit).parameters
-    settings = likelihood if isinstance(likelihood, Detection) else Detection()
-    ignored = ("likelihood", "seed", "strict")  # a detector's fit draws nothing, and cannot fail in parts
-    changed = {k: v for k, v in given.items() if k not in ignored and v is not defaults[k].default}
-    return fit_detector(network, train, **vars(settings), **changed)
 
 
 def paper(

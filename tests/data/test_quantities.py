@@ -8,7 +8,6 @@ SIZES = {
     **{"1 B": 1, "2 kB": 2_000, "3 MB": 3_000_000, "1.5 GB": 1_500_000_000, "1 KiB": 1_024},
     **{"2 MiB": 2_097_152, ".5 GiB": 536_870_912, 1: 1, 700: 700},
 }
-TIMES = r"times are no longer.*pass a size.*trustgp\.compress"
 TEXTS = {
     **{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 2**20: "1.0 MiB"},
     **{2**30 - 2**26: "960.0 MiB", 2**30: "1.00 GiB", 5 * 2**40: "5120.00 GiB"},
@@ -30,9 +29,6 @@ def test_what_is_no_size_is_refused_with_what_to_do():
             parse_bytes(text, name="budget")
     for given in ("1 MB, 2 MB", [], "", True, ["1 MB"], 2.5, "-1 B"):
         with pytest.raises(ValueError, match="budget="):
-            parse_budget(given, name="budget")
-    for given in ("2 ms", "3 µs", "1.5 s", "64 MiB, 2 ms", "0 ms"):
-        with pytest.raises(ValueError, match=TIMES):
             parse_budget(given, name="budget")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from detection.conftest import GRID, LOOSE, SIDE, fit_loose, grid, noise, noise_scenes
+from detection.conftest import LOOSE, SIDE, fit_loose, grid, noise, noise_scenes
 from scipy.stats import t as student
 from torch import nn
 
@@ -146,18 +146,3 @@ def test_a_network_that_is_no_detector_and_unknown_options_are_refused():
 def test_a_class_without_matches_is_warned_of():
     with pytest.warns(UserWarning, match=r"2 of 4 classes have no training row \(1, 3\)"):
         _warn_missing_classes(torch.tensor([3, 0, 9, 0]))
-
-
-def test_fit_with_the_likelihood_of_the_last_release_forwards(tmp_path):
-    network = grid()
-    train, held_out = (noise_scenes(network, n, n) for n in (20, 16))
-    options = {"validation": held_out, "progress": False}
-    likelihood = trustgp.Detection(**LOOSE, adapter=GRID)
-    with pytest.warns(DeprecationWarning, match=r"call trustgp.detection.fit\(detector, pict") as told:
-        before = trustgp.fit(network, train, likelihood=likelihood, seed=3, **options)
-    assert told[0].filename == __file__
-    before.save(tmp_path / "before")
-    fit_loose(network, train, **options).save(tmp_path / "now")
-    assert (tmp_path / "before").read_bytes() == (tmp_path / "now").read_bytes()
-    with pytest.raises(AttributeError, match=r"fit_detector was removed: call trustgp.detection.fit"):
-        _ = trustgp.detection.fit_detector

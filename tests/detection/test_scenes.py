@@ -9,7 +9,6 @@ import torch
 from many import each
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-import trustgp
 from trustgp.detection import BoxTargets
 from trustgp.detection.scenes import as_pictures, as_scenes
 
@@ -204,8 +203,3 @@ def test_a_real_processors_output_is_accepted():
     images, targets = scenes(mixed)
     assert [tuple(one.shape) for one in images] == [(3, HEIGHT, WIDTH), (3, 2 * HEIGHT, HEIGHT)]
     torch.testing.assert_close(targets[0].boxes, BOXES)
-
-
-def test_the_former_name_still_works():
-    with pytest.warns(DeprecationWarning, match="trustgp.Things is now called BoxTargets"):
-        assert trustgp.Things is BoxTargets

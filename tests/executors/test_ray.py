@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-from trustgp import executors
 from trustgp.data.user_warnings import add_note
 from trustgp.executors import Ray, Threads, nearby
 
@@ -71,11 +70,6 @@ def test_impossible_numbers_are_refused():
     for name, value in (("workers", 0), ("retries", -1), ("gpus", -0.5), ("gpus", 1.5)):
         with pytest.raises(ValueError, match=f"{name}={value}"):
             Ray(**{name: value})
-
-
-def test_processes_are_threads_for_one_release_with_a_warning():
-    with pytest.warns(DeprecationWarning, match=r"executors\.Processes is now called Threads"):
-        assert executors.Processes(2) == Threads(2)
 
 
 def test_a_cluster_is_not_started_in_another_thread(monkeypatch):

@@ -135,6 +135,3 @@ def test_a_size_too_small_for_anything_is_refused_before_the_fit(fit, monkeypatc
     with pytest.raises(trustgp.BudgetError, match=message) as caught:
         fit(budget="60 KiB")
     assert caught.value.model is None
-    message = r"runtime='onnx': times are no longer.*pass a size.*trustgp\.compress"
-    with pytest.raises(ValueError, match=message):
-        fit(runtime="onnx")

@@ -10,7 +10,7 @@ import torch
 from metrics.by_hand import there
 from metrics.test_boxes import plain
 
-from trustgp import detection, metrics
+from trustgp import metrics
 from trustgp.detection import BoxTargets
 from trustgp.metrics.detections import MIN_BIN_COUNT
 
@@ -83,13 +83,6 @@ def test_matches_are_those_of_a_plain_loop(seed, ties):
 def test_of_equal_targets_the_last_is_matched():
     own = found([A, A, B], [0, 0, 1], [0.9, 0.8, 0.7])
     assert metrics.match_targets(own, there([A, A], [0, 0]))[0].tolist() == [1, 0, -1]
-
-
-def test_former_names_say_what_to_use():
-    with pytest.warns(DeprecationWarning, match="now called BoxTargets"):
-        assert detection.Things is BoxTargets
-    with pytest.raises(AttributeError, match=r"fit_detector was removed: call trustgp\.detection\.fit"):
-        _ = detection.fit_detector
 
 
 def test_detection_calibration_error_by_hand():

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_TIMES = {"us", "µs", "ms", "s"}  # which budgets once could be, too
 EXACT = "none"  # instead of a budget: experts keep everything, however large that is
-_QUANTITY = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Zµ]+)\s*")
+_QUANTITY = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,6 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
         return value or Budget()
     if value == EXACT:
         return Budget(exact=True)
-    texts = value.split(",") if isinstance(value, str) else []
-    if any((match := _QUANTITY.fullmatch(text)) and match[2].lower() in _TIMES for text in texts):
-        advice = "make the fitted model faster with trustgp.compress(model, rank=64, witness=False)"
-        what = f'{name}={value!r}: times are no longer supported; pass a size ({name}="16 MiB")'
-        raise ValueError(f"{what}, or {advice}.")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f'{name}={value!r}; write bytes, a text like "64 MiB" or "2 GB", or "none".')
     return Budget(parse_bytes(value, name=name))

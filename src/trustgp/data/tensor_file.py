@@ -25,7 +25,6 @@ from .atomic_file import atomic_file
 from .escapes import printable
 
 VERSION = 3
-OLDEST_VERSION = 2  # that is read; deprecated, see `_read_metadata`
 MAX_HEADER_BYTES, MAX_TENSORS = 2**20, 2**13  # a kernel has a few dozen tensors, whatever its experts
 METADATA_KEY = "trustgp"
 FIELDS = {"sha256": str, "format": str, "version": int, "text": dict}  # of the metadata's JSON table
@@ -122,11 +121,10 @@ def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path}: {count} tensors, more than {MAX_TENSORS}; not a trustgp file.")
     try:
         metadata = parse_json(header)["__metadata__"]
-        if METADATA_KEY in metadata:
-            (text,) = metadata.values()
-            table = parse_json(text)
-        else:  # deprecated: version 2, which had one key for each field, is read for one release
-            table = metadata | {"version": int(metadata["version"]), "text": parse_json(metadata["text"])}
+        if METADATA_KEY not in metadata:
+            raise ValueError("written by trustgp 0.1 (fit again), or by another program")
+        (text,) = metadata.values()
+        table = parse_json(text)
         wrong = [name for name, kind in FIELDS.items() if type(table[name]) is not kind]
         if wrong or len(table) != len(FIELDS):
             raise ValueError(f"unknown keys, or wrong values of {wrong}")
@@ -140,7 +138,7 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
     kind, version, wanted = metadata["format"], metadata["version"], "' or '".join(kinds)
     if kind not in kinds:
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
-    if not OLDEST_VERSION <= version <= VERSION:
+    if version != VERSION:
         writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 (fit again), or damaged"
         raise ArtifactError(f"{path}: file version {version}, not {VERSION}; written by {writer}.")
 

@@ -55,22 +55,6 @@ def nearest_name(given: str, allowed: Iterable[str]) -> str:
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
 
-def former_names(module: str, **names: Any) -> Callable[[str], Any]:
-    """A module's `__getattr__` for names of the last release: each with the object that has a new name, or,
-    for one that was removed, with a sentence that says what to use instead."""
-
-    def attribute(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        if isinstance(names[name], str):
-            raise AttributeError(f"{module}.{name} was removed: {names[name]}")
-        message = f"{module}.{name} is now called {names[name].__name__}."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return names[name]
-
-    return attribute
-
-
 def explain_call(rows: str) -> Callable[[Function], Function]:
     """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near."""
 

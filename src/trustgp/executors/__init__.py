@@ -1,11 +1,8 @@
 """Where the experts are solved: threads, or a Ray cluster."""
 
-from ..data.user_warnings import former_names
 from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usable_cores, usual_threads
 from .ray import Ray
 
 __all__ = [
     "Executor", "FitContext", "Ray", "Threads", "WorkerLostError", "nearby", "usable_cores", "usual_threads",
 ]  # fmt: skip
-
-__getattr__ = former_names(__name__, Processes=Threads)

@@ -122,11 +122,6 @@ class DetectionRunner:
         self.detections: list[Detections] = []
 
     @property
-    def found(self) -> list[Detections]:
-        """Deprecated name of `detections`."""
-        return self.detections
-
-    @property
     def metadata(self) -> Mapping[str, Any]:
         """With the threshold, where one was fitted: it is the monitor's."""
         return {} if self.model.novelty_threshold is None else {"threshold": self.THRESHOLD}

@@ -341,8 +341,6 @@ class ClassPrediction(Prediction):
             return cooled
         return log_probabilities(cooled, self.covariance.to(logits) * inverse.square()[:, None, None])
 
-    cooled = tempered_logits  # deprecated name
-
     @property
     def classes(self) -> Tensor:
         """The class of the network's largest logit, int64, shape [n]."""

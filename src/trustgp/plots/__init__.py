@@ -4,7 +4,6 @@ Everywhere `axes` are those of matplotlib, `colour` is that of a line and its ba
 legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
 """
 
-from ..data.user_warnings import former_names
 from .basic import draw_band, draw_bands, draw_bars, draw_experts, draw_histograms
 from .boxes import colour_of, detections
 from .quality import draw_calibration, draw_parity, draw_sparsification, overview
@@ -18,11 +17,3 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "draw_band", "draw_bands", "draw_bars", "draw_calibration", "draw_experts",  # panels
     "draw_histograms", "draw_parity", "draw_sparsification",
 ]  # fmt: skip
-
-__getattr__ = former_names(
-    __name__,
-    contact_sheet="draw each picture with trustgp.plots.detections.",
-    draw_frontier="time budgets are gone; models are made small with trustgp.compress.",
-    map_experts="call trustgp.plots.draw_experts.",
-    colour_map="call trustgp.plots.colour_of.",
-)

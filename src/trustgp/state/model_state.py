@@ -372,7 +372,6 @@ class FittedModel(nn.Module):
     novelty_threshold: NoveltyThreshold | None = of_state(
         "threshold", "Of the novelty score, with its false alarms; None before `threshold` was called."
     )
-    alarm: NoveltyThreshold | None = of_state("threshold", "Deprecated name of `novelty_threshold`.")
 
     def forward(self, inputs: Any) -> Any:
         """The same as `predict`."""
