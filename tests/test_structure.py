@@ -189,7 +189,7 @@ def test_an_init_holds_imports_and_public_names_only():
 
 PUBLIC = [
     "fit", "load", "paper", "UncertaintyModel", "Prediction", "ClassPrediction", "DetectionModel",
-    "Detections", "ConformalIntervals", "ConformalSets", "compress", "BudgetError",
+    "Detections", "ConformalIntervals", "ConformalSets", "JointPrediction", "compress", "BudgetError",
     "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
     "LabelPrediction", "LabelEvaluation", "MultiLabel",
     "DetectionEvaluation", "metrics",

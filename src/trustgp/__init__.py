@@ -15,6 +15,7 @@ _NAMES = {
     ".detection.model": ("DetectionModel",),
     ".likelihoods.detections": ("Detections",),
     ".state.conformal": ("ConformalIntervals", "ConformalSets"),
+    ".state.joint": ("JointPrediction",),
     # make it small
     ".fitting.compress": ("compress",),
     ".fitting.budget": ("BudgetError",),

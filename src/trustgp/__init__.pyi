@@ -52,6 +52,7 @@ from .monitor.monitor import Monitor as Monitor
 from .monitor.monitor import Verdict as Verdict
 from .state.conformal import ConformalIntervals as ConformalIntervals
 from .state.conformal import ConformalSets as ConformalSets
+from .state.joint import JointPrediction as JointPrediction
 from .tangents import JacobianRows as JacobianRows
 from .tangents import LayerFactors as LayerFactors
 from .tangents import Sketch as Sketch

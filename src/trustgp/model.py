@@ -20,6 +20,7 @@ from .likelihoods import Calibrations, Shape
 from .likelihoods.prediction import Prediction
 from .state import model_state
 from .state.conformal import ConformalIntervals, ConformalSets, conformal
+from .state.joint import JointPrediction, joint
 from .state.model_file import save_state
 from .state.model_state import FittedModel, ModelState, Provenance, Training, of_state
 
@@ -69,6 +70,14 @@ class UncertaintyModel(FittedModel):
             unpack: As for `fit`: `lambda batch: (inputs, targets)`, where a batch is something else.
         """
         return model_state.predict(self.state, inputs, batch_size=batch_size, unpack=unpack)
+
+    def joint(self, inputs: Inputs) -> JointPrediction:
+        """The joint distribution of a few rows: `covariance` between them, and `sample(k)` of all of them.
+
+        Regression only; see `trustgp.state.joint` for what is exact. Its diagonal is the variance of
+        `predict`.
+        """
+        return joint(self.state, inputs)
 
     def novelty(self, inputs: Inputs) -> Tensor:
         """How far from the training rows, in [0, 1], shape [n]."""

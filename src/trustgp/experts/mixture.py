@@ -41,7 +41,8 @@ class LatentPrediction:
     log_stated: Tensor  # log of the variance that the network states; 0 where it states none
     # log novelty and distance of the witness [n, 2], or log distance of hidden vectors [n, 1]; None: neither
     nearest: Tensor | None = None
-    covariance: Tensor | None = None  # of differences of leading logits [n, (k - 1)^2]; None: unknown
+    # of outputs in the posterior of all rows [n, C^2], or of differences of leading logits; None: unknown
+    covariance: Tensor | None = None
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
@@ -145,7 +146,7 @@ class Mixture:
             parts = map_chunks(lambda rows: self._predict(self.tangents(take(inputs, rows))), every, size)
             return LatentPrediction.cat(parts)
         labels = torch.cat(
-            map_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
+            map_chunks(lambda rows: self.labels(self.tangents(take(inputs, rows))), every, size)
         )
         order = labels.argsort(stable=True)
         parts = map_chunks(
@@ -164,14 +165,14 @@ class Mixture:
         """The same of each expert, [1, B] each."""
         return [numbers.split(1) for numbers in self.numbers]
 
-    def _labels(self, features: Features) -> Tensor:
+    def labels(self, features: Features) -> Tensor:
         """The expert of each row, shape [n]."""
         if len(self.experts) == 1:
             return torch.zeros(len(features), dtype=torch.int64, device=self.tangents.network.device)
         return nearest(self.gate.embed(features), self.gate.centroids)
 
     def _predict(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
-        labels = self._labels(features) if labels is None else labels
+        labels = self.labels(features) if labels is None else labels
         if len(labels) == 1:
             number = labels.tolist()[0]
             latent = self._prediction(labels, self.each[number], *self._moments(number, features))

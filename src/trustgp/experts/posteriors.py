@@ -38,6 +38,15 @@ class Posterior:
         """Moments of rows, from `Features` of the kind it was made from."""
         raise NotImplementedError
 
+    def root_features(self, features: Any) -> Tensor | None:
+        r"""Rows :math:`S^{1/2} \phi(x)` whose products are the covariances over s, float64 [n, d]; None:
+        features are not explicit, or other experts have other columns."""
+        return None
+
+    def covariance(self, features: Any) -> Tensor:
+        """Posterior covariance between rows over s, float64 [n, n]."""
+        return features.gram(features)
+
     def truncate(self, rank: int | None) -> Posterior:
         """With at most `rank` directions, where it keeps directions: the best determined; None: all."""
         return self
@@ -61,6 +70,10 @@ class GramPosterior(Posterior):
         cross, prior = features.gram(self.features), features.diag()
         unit = posterior.gram_variance(prior, cross, self.factor)
         return LatentMoments(unit, prior, cross @ self.weights)
+
+    def covariance(self, features: KernelRows) -> Tensor:
+        white = torch.linalg.solve_triangular(self.factor, self.features.gram(features), upper=False)
+        return features.gram(features) - white.T @ white
 
     def whitening(self) -> Tensor:
         """W = L^-1 such that |W k(x)|^2 is what the rows take from the prior, shape [m, m], float64."""
@@ -98,6 +111,17 @@ class SpanPosterior(Posterior):
             phi, basis = wide, basis.double()
         unit = posterior.span_variance(phi, basis, self.shrinkage)
         return LatentMoments(unit, wide.square().sum(dim=1), wide @ self.weights)
+
+    def root_features(self, features: Features) -> Tensor | None:
+        return None if len(self.columns) else self._root_features(features)
+
+    def covariance(self, features: Features) -> Tensor:
+        root = self._root_features(features.select(self.columns))
+        return root @ root.T
+
+    def _root_features(self, features: Any) -> Tensor:
+        phi, basis = features.wide, self.basis.double()
+        return phi - ((phi @ basis) * (1.0 - self.shrinkage.sqrt())) @ basis.T
 
     def extended(self, phi: Tensor, residual: Tensor, tau: Tensor) -> Self:
         r"""With more rows, features [k, d] and r [k, B], at the noise ratio at which it was solved.
@@ -137,6 +161,9 @@ class PriorPosterior(Posterior):
     def __call__(self, features: KernelRows) -> LatentMoments:
         prior = features.diag()
         return LatentMoments(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
+
+    def root_features(self, features: Any) -> Tensor | None:
+        return features.wide if isinstance(features, RowFeatures) else None
 
 
 def make_posterior(

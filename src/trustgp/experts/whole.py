@@ -54,11 +54,14 @@ class WholePosterior:
         total = (basis * self.values) @ basis.T + rows.T @ rows
         return self._of(total, self.units, count + len(by_output) * (self.units > 0).sum(), self.basis.dtype)
 
+    def _inside(self, by_output: Tensor) -> Tensor:
+        """Gradients of n rows [n, C, D] along the eigenvectors, times the deviation of the weights there."""
+        basis = self.basis.double() if by_output.is_cuda else self.basis  # float32 products may be TF32
+        return (by_output.to(basis.dtype) @ basis).double() * (self.values + RIDGE * self.values[-1]).rsqrt()
+
     def leverage(self, by_output: Tensor) -> Tensor:
         """h of the gradients of n rows [n, C, D], float64, shape [n, C]."""
-        basis = self.basis.double() if by_output.is_cuda else self.basis  # float32 products may be TF32
-        inside = (by_output.to(basis.dtype) @ basis).double().square()
-        return (inside / (self.values + RIDGE * self.values[-1])).sum(dim=2) * self.units.square()
+        return self._inside(by_output).square().sum(dim=2) * self.units.square()
 
     def __call__(self, by_output: Tensor) -> Tensor:
         """log h over that of typical training rows, float64, shape [n, C]."""
@@ -69,9 +72,12 @@ class WholePosterior:
         leverage = self.leverage(by_output).clamp_max(MAX_LEFT_OUT)
         return self._log(leverage / (1.0 - leverage))
 
-    def latent(self, by_output: Tensor) -> dict[str, Tensor]:
-        """What it adds to a `LatentPrediction`, by field."""
-        return {"log_leverage": self(by_output)}
+    def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
+        """What it adds to a `LatentPrediction`, by field, with or without the covariance of outputs."""
+        inside = self._inside(by_output)
+        own = {"log_leverage": self._log(inside.square().sum(dim=2) * self.units.square())}
+        several = covariance and len(self.units) > 1
+        return own | {"covariance": (inside @ inside.mT).flatten(1)} if several else own
 
     def _log(self, leverage: Tensor) -> Tensor:
         return (leverage / self.typical).clamp_min(MIN_LEVERAGE).log()
@@ -95,7 +101,7 @@ class ContrastPosterior(WholePosterior):
         scale = (self.typical * (self.values + RIDGE * self.values[-1])).rsqrt()
         return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
 
-    def latent(self, by_output: Tensor) -> dict[str, Tensor]:
+    def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
         """The covariance of psi [n, (k - 1)^2], and the logarithm of the combination's variance [n, 1], over
         the mean of training rows."""
         root = self._root.double() if by_output.is_cuda else self._root  # float32 products may be TF32

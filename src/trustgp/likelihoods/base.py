@@ -45,6 +45,7 @@ class Likelihood(ABC):
     needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
     calibrated: ClassVar[bool] = True  # whether the variance is calibrated
     conformal_refusal: ClassVar[str] = ""  # why there are no conformal intervals or sets; empty: there are
+    joint_refusal: ClassVar[str] = "classes have `covariance` between the leading logits of each row"
     whole_kind: ClassVar[type[WholePosterior] | None] = None  # the posterior of all rows; None: it has no use
     titles: ClassVar[tuple[str, ...]]  # titles of the calibrations in `trustgp inspect`
 

@@ -56,7 +56,7 @@ class Prediction(Batch):
         *("mean", "std", "variance", "epistemic", "aleatoric", "excess", "rare", "df"),
         *("novelty", "expert", "valid"),
     )
-    FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "temperature")
+    FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "_outputs", "temperature")
     EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file beside those of every model
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
@@ -71,6 +71,7 @@ class Prediction(Batch):
     share: float = 0.0  # of outliers
     vague: Tensor | None = None  # weight of the distribution of the training targets; None: it has none
     centre: Tensor | None = None  # of that distribution
+    _outputs: Tensor | None = None  # covariance of the outputs in the posterior of all rows [n, C, C]
     _score: Tensor | None = None
     _threshold: float | None = None
     _reference: ReferenceScores | None = None
@@ -100,6 +101,23 @@ class Prediction(Batch):
     def std(self) -> Tensor:
         """Square root of the variance."""
         return self.variance.sqrt()
+
+    @property
+    def covariance(self) -> Tensor | None:
+        r"""Second moments of a row's targets about `mean`, [n, C, C], the variance on the diagonal.
+
+        :math:`\sqrt{e_c e_d} \, \rho_{cd}` off the diagonal: e is `epistemic`, and rho the correlation of the
+        outputs in the posterior of all rows. Noise is independent. Without that posterior (exact experts,
+        outputs of kernels of their own, more than 16 outputs) rho is 0.
+        """
+        variance, deviation = (_columns(v) for v in (self.variance, self.epistemic.sqrt()))
+        if self._outputs is None:
+            return torch.diag_embed(variance)
+        unit = self._outputs.diagonal(dim1=1, dim2=2).sqrt()
+        usable = self.valid[:, None] & (unit > 0)
+        each = torch.where(usable, deviation / unit, 0.0).to(variance)
+        between = self._outputs.to(variance) * each[:, :, None] * each[:, None]
+        return between + torch.diag_embed(variance - between.diagonal(dim1=1, dim2=2))
 
     @property
     def corrected(self) -> Prediction:
@@ -306,7 +324,7 @@ class ClassPrediction(Prediction):
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
     # of differences between the leading logits and the largest one, [n, k - 1, k - 1]; None: it is 0
-    covariance: Tensor | None = None
+    covariance: Tensor | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def variance(self) -> Tensor:

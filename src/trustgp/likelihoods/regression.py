@@ -51,6 +51,7 @@ Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 class Regression(Likelihood):
     """Targets are real numbers, one for each output of the network."""
 
+    joint_refusal: ClassVar[str] = ""
     whole_kind: ClassVar[type[WholePosterior] | None] = WholePosterior
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected", "left out", "... corrected")
 
@@ -313,6 +314,7 @@ def _about(
         novel = torch.where(common["valid"][:, None], ignorance(nearness), 0.0)
         marginal["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
         marginal["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
+    covariance, shape = raw.covariance, (len(expected), expected.shape[1], expected.shape[1])
     return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
         mean=outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs,
@@ -320,6 +322,7 @@ def _about(
         **marginal,
         df=_like(c.df.expand_as(expected), outputs, dtype),
         share=c.share,
+        _outputs=None if covariance is None else covariance.reshape(shape),
         **common,
     )
 

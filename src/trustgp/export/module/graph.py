@@ -171,7 +171,7 @@ class GraphMixture(nn.Module):
         names = ("witness_mean", "witness_precision", "log_noise", "log_stated")
         witness: dict[str, Tensor] = dict.fromkeys(names, zeros)
         witness["log_leverage"] = zeros
-        witness |= {} if self.whole is None else self.whole.latent(features.by_output)
+        witness |= {} if self.whole is None else self.whole.latent(features.by_output, covariance=False)
         return LatentPrediction(
             epistemic=unit[:, None] * amplitudes * scale,
             **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
