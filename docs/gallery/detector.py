@@ -50,4 +50,4 @@ for row, (title, (style, first)) in zip(axes, styles.items(), strict=True):
 # %%
 # **When not to use it.** Only what is detected has an error bar for its box; an object that the
 # detector misses may show in the picture's novelty. In flight the edges are still too sure
-# ([measured](../detection.md#what-was-measured)).
+# ([measured](../../experiments/docs/detectors.md)).

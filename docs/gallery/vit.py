@@ -71,6 +71,6 @@ for axis, row in zip(axes.flat, picked.tolist(), strict=True):
 # %%
 # **When not to use it.** A foreign picture that the network treats like a known class is not novel to it. In
 # the table the plain entropy of the probabilities tells eights and nines at least as well as the novelty
-# score; the score is for pictures that are farther off ([measured](../classification.md#foreign-images)). For
+# score; the score is for pictures that are farther off ([measured](../../experiments/docs/classes.md)). For
 # a large ViT start with `tangents=trustgp.Sketch(1024, parameters="last")`, which needs no backward pass
 # through the body, and see [what it costs](../networks.md#large-networks).
