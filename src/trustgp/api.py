@@ -36,10 +36,15 @@ FORMATS: dict[str, Any] = {KIND: (UncertaintyModel, read_model), DETECTOR: (Dete
 # Options of `fit` as the paper has them.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
 PAPER |= {"witness": None, "budget": "none"}
+NOISE = (
+    " Row weights are not supported: drop rows of weight 0, or let the network state the noise of each row, "
+    "output=lambda o: (mean, variance)."
+)
+HINTS = {"weights": NOISE, "sample_weight": NOISE}
 PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 
-@explain_call("fit(network, (inputs, targets))")
+@explain_call("fit(network, (inputs, targets))", hints=HINTS)
 def fit(
     network: nn.Module | Sequence[nn.Module],
     train: Any,

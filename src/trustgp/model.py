@@ -57,6 +57,7 @@ class UncertaintyModel(FittedModel):
         """Experts that could not be solved and answer with the prior, as (kernel, expert)."""
         return [(k, e) for k, m in enumerate(self.mixtures) for e, one in enumerate(m.experts) if one.failed]
 
+    @explain_call("predict((image, vector))", "Several inputs are one tuple")
     def predict(
         self, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None
     ) -> Prediction:

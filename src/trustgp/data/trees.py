@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .frames import frame_tensor, is_frame
+from .frames import frame_tensor, is_frame, precision_of
 
 Inputs = Any  # a tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension
 
@@ -101,12 +101,13 @@ class ArrayLike(Protocol):
 
 
 def as_inputs(inputs: Inputs, network: nn.Module | None = None) -> Inputs:
-    """`inputs` with arrays and frames taken as tensors; frames as the network needs them, if it is given."""
+    """`inputs` with arrays and frames taken as tensors, in the precision of the network, if it is given."""
     return map_tensors(lambda leaf: _as_tensor(leaf, network), inputs, Tensor | np.ndarray | ArrayLike)
 
 
 def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
-    """An array's own memory, wherever it lies; only what torch does not know is laid out anew."""
+    """An array's own memory, wherever it lies; only what torch does not know is laid out anew, and real
+    numbers of another precision than the network's, unless a file is mapped."""
     if isinstance(leaf, Tensor):
         return _plain_tensor(leaf)
     if not isinstance(leaf, np.ndarray):
@@ -114,12 +115,15 @@ def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
     if isinstance(leaf, np.ma.MaskedArray):
         leaf = np.ma.filled(leaf.astype(np.float64), np.nan) if leaf.mask.any() else leaf.data
     if leaf.dtype.kind not in "biufc":
-        raise TypeError(f"inputs hold an array of {leaf.dtype}; numbers are needed: array.astype('float32').")
+        advice = "array.astype('float32'); of labels numpy.unique(labels, return_inverse=True)[1]"
+        raise TypeError(f"there is an array of {leaf.dtype}; numbers are needed: {advice}.")
     if any(stride < 0 or stride % leaf.itemsize for stride in leaf.strides) or not leaf.dtype.isnative:
         leaf = np.array(leaf, dtype=leaf.dtype.newbyteorder("="), order="C")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
-        return torch.from_numpy(leaf)  # a file mapped for reading; nothing here writes to inputs
+        tensor = torch.from_numpy(leaf)  # a file mapped for reading; nothing here writes to inputs
+    real = network is not None and tensor.is_floating_point() and not isinstance(leaf, np.memmap)
+    return tensor.to(precision_of(network)) if real and network is not None else tensor
 
 
 def _plain_tensor(tensor: Tensor) -> Tensor:

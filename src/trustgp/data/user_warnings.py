@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # our own frames, and those that decorators put between them
 LIBRARY_FILES = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
 LIBRARY_FILES += (contextlib.__file__,)
+NO_HINTS: Mapping[str, str] = {}
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -55,21 +56,27 @@ def nearest_name(given: str, allowed: Iterable[str]) -> str:
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
 
-def explain_call(rows: str) -> Callable[[Function], Function]:
-    """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near."""
+def explain_call(
+    rows: str, how: str = "Inputs and targets are one pair", hints: Mapping[str, str] = NO_HINTS
+) -> Callable[[Function], Function]:
+    """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near,
+    or the hint for this name."""
 
     def explained(function: Function) -> Function:
         parameters = inspect.signature(function).parameters
         positional = [one.name for one in parameters.values() if one.kind is not one.KEYWORD_ONLY]
-        name, pair = function.__name__, f"Inputs and targets are one pair: {rows}"
+        name, pair = function.__name__, f"{how}: {rows}"
+        example = "progress" if "progress" in parameters else "batch_size"
 
         @wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             if len(args) > len(positional):
                 shown = ", ".join(place for place in positional if place != "self")
-                raise TypeError(f"{name}() takes {shown}; all else is named, such as progress=. {pair}.")
+                several = sum(isinstance(one, torch.nn.Module) for one in args) > 1 and "network" in shown
+                tip = "Several networks are one list: fit([a, b, c], (inputs, targets))" if several else pair
+                raise TypeError(f"{name}() takes {shown}; all else is named, such as {example}=. {tip}.")
             for unknown in (option for option in options if option not in parameters):
-                hint = nearest_name(unknown, parameters) or f" {pair}."
+                hint = hints.get(unknown) or nearest_name(unknown, parameters) or f" {pair}."
                 allowed = ", ".join(one for one in parameters if one not in positional)
                 raise TypeError(f"{name}() has no option {unknown}=.{hint} There are {allowed}.")
             return function(*args, **options)

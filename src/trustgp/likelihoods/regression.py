@@ -62,16 +62,17 @@ class Regression(Likelihood):
         if num_outputs != targets.shape[1]:
             raise ValueError(
                 f"the network has {num_outputs} outputs but {name} has {targets.shape[1]} targets "
-                "a row; they must agree."
+                f"a row; they must agree.{_meant(num_outputs, targets)}"
             )
 
     def warn(self, num_outputs: int, targets: Tensor) -> None:
         """Warn of targets that look like classes."""
         if len(targets.unique()) == 2 and bool(((targets == 0) | (targets == 1)).all()):
+            several = "; for several labels a row likelihood=MultiLabel()" if targets.shape[1] > 1 else ""
             warn_user(
                 "all targets are 0 or 1: they look like classes, and Regression() treats them as real "
                 "numbers. For classes pass likelihood=Classification(), class numbers as targets (int64, one "
-                "a row) and a network that returns logits."
+                f"a row) and a network that returns logits{several}."
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
@@ -192,6 +193,21 @@ class Regression(Likelihood):
 
         later = {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
         return replace(scaled(own), **later)
+
+
+def _meant(outputs: int, targets: Tensor) -> str:
+    """What so many outputs may be for other numbers of targets [n, K], and the way; empty: nothing known."""
+    width = targets.shape[1]
+    if width == 1 and not targets.is_floating_point():
+        return ' Class numbers as targets: pass likelihood="classification".'
+    if outputs == 2 * width:
+        head = f"output=lambda o: (o[:, :{width}], o[:, {width}:].exp())"
+        return f" Means and logarithms of variances: pass {head}."
+    if outputs % width == 0 and outputs // width % 2:
+        middle = outputs // width // 2
+        where = f"{middle}:{middle + 1}" if width == 1 else f"{middle}::{outputs // width}"
+        return f" Quantiles: select the median, output=lambda o: o[:, {where}]."
+    return ""
 
 
 def _fit_both(

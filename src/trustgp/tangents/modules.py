@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,7 +74,10 @@ def check_kind(network: Any, called: str = "network") -> None:
     if not isinstance(network, nn.Module):
         what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
         needed = "a torch.nn.Module is needed, with the trained parameters in it"
-        raise TypeError(f"{called} is {what}; {needed}.")
+        hint = " (network.load_state_dict(torch.load(path)))" if isinstance(network, (str, Path)) else ""
+        if isinstance(network, (dict, Iterator)):
+            hint = ": of weights network.load_state_dict(weights), of several networks a list of them"
+        raise TypeError(f"{called} is {what}; {needed}{hint}.")
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer '{name}'" if name else "the network"
