@@ -52,7 +52,7 @@ test-all: test test-around test-nightly
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

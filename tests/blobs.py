@@ -1,7 +1,5 @@
 """A small classification case: Gaussian blobs on a circle, and networks trained on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

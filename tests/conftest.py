@@ -1,7 +1,5 @@
 """Fixtures of the library's tests. Session fixtures are shared: tests must not change them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """Small networks of every kind that can be exported, models of them, and how answers are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@
 `@pytest.mark.parametrize("name", names("regression", "witness"))`, those with both words in their names.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property

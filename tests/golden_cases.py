@@ -4,8 +4,6 @@ Weights and rows are kept too, so that another machine's random numbers and roun
 here needs a reason in the changelog.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Few combinations of many choices that contain every pair of two choices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any

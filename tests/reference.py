@@ -1,7 +1,5 @@
 """Slow float64 twins of every fast path: dense Jacobians, explicit inverses, loops."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

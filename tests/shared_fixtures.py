@@ -3,8 +3,6 @@
 Session fixtures are shared: tests must not change them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The same model on a GPU: fit there, move, save and load across devices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pairwise import every_pair

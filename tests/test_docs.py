@@ -1,7 +1,5 @@
 """Every example in the documents runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A new tangent and a new likelihood from outside of the package, as in CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar

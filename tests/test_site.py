@@ -1,7 +1,5 @@
 """The site is built strictly and is readable; its gallery runs examples, caches them, and names failures."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

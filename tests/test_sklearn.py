@@ -1,7 +1,5 @@
 """The scikit-learn estimators, beyond scikit-learn's own checks (promise 7)."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

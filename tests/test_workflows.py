@@ -1,7 +1,5 @@
 """The workflows: pinned actions, minimal permissions, versions as in pyproject.toml."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What makes and trains a tiny network, as the scikit-learn estimators take it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

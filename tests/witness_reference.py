@@ -1,7 +1,5 @@
 """A nearest-neighbour Gaussian process as the definition says it: numpy, float64, one loop over rows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks of every kind that people bring, each with a few rows of input: small, seeded, in eval mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Two small detectors with random weights, pictures of noise in which they find something, and their fits."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Small detectors of many families with random weights, for pictures of 64 pixels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Detectors of many families: the features of their queries are found, and an error bar is fitted."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from detection.conftest import GRID, conditional_detr, grid, noise, plain_detr, seeded

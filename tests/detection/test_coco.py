@@ -1,7 +1,5 @@
 """A COCO file and its folder: pictures are read on access, the file is checked at once."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """`trustgp.evaluate` of a detector's model: its sources, refusals, and that it changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from detection.conftest import noise, noise_scenes

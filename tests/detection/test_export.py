@@ -1,7 +1,5 @@
 """Detectors as ONNX files and packages: all queries in the graph, and the detections of `predict` again."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Detections for supervision: with the package where it is, else with a stand-in of its one class."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Queries and targets: the assignment of least cost."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

@@ -1,7 +1,5 @@
 """A fitted detector's file, threshold and monitor."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

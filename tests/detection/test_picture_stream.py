@@ -1,7 +1,5 @@
 """A fit reads pictures as it needs them, of any sizes, and resumes after it was stopped."""
 
-from __future__ import annotations
-
 import weakref
 from dataclasses import fields, replace
 

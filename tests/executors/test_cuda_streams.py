@@ -1,7 +1,5 @@
 """Several tasks in flight on a GPU: what is asked of CUDA, and, where there is a GPU, what comes of it."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """How a function gets to another process: whole, once, and with the data's memory uncopied."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -51,7 +51,7 @@ def test_every_row_belongs_to_the_cell_of_its_nearest_centroid(cells, rows):
     torch.testing.assert_close(targets, rows[1][cells.rows], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("borrowed", [0, 1, 2])
+@pytest.mark.parametrize("borrowed", [0, 2])
 def test_borrowed_rows_are_those_nearest_to_any_own_row(find, rows, borrowed):
     state = find(*rows, rows=60, borrowed=borrowed)
     assert 1 < len(state.sizes) <= 8  # so that all others are candidates
@@ -97,20 +97,18 @@ def test_there_is_none_for_few_rows_integers_overflow_or_too_little_room(find, r
     assert find(*rows, room=free.nbytes - 1) is None
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(1, 2), (2, 1)])
-def test_the_seed_decides_and_neither_workers_nor_threads_change_a_bit(find, cells, rows, workers, threads):
+def test_the_seed_decides_and_neither_workers_nor_threads_change_a_bit(find, cells, rows):
     before = torch.get_num_threads()
     try:
-        torch.set_num_threads(threads)
-        assert same(find(*rows, rows=30, workers=workers), cells)
+        torch.set_num_threads(3 - min(before, 2))
+        assert same(find(*rows, rows=30, workers=1), cells)
     finally:
         torch.set_num_threads(before)
     assert not torch.equal(find(*rows, rows=30, seed=1).centroids, cells.centroids)
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
-def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predictions(find, rows, cells, unit):
-    inputs, targets = rows
+def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predictions(find, rows, cells):
+    (inputs, targets), unit = rows, 1e6
     one, two = cells(inputs), find(unit * inputs + 3 * unit, targets, rows=30)(unit * inputs + 3 * unit)
     for name in ("mean", "variance", "novelty", "precision"):
         torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-6, atol=1e-9)
@@ -124,7 +122,7 @@ def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predict
     torch.testing.assert_close(one.precision, two.precision, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("level", [0.0, 0.1, 1e6])
+@pytest.mark.parametrize("level", [0.0, 1e6])
 def test_a_constant_input_is_novel_when_it_changes_and_a_constant_output_is_not_predicted(find, rows, level):
     inputs, targets = rows
     wide = torch.cat([inputs, torch.full((160, 1), level).double()], dim=1)
@@ -155,8 +153,8 @@ DEGENERATE = {
     "constant targets": lambda x, y: (x, torch.ones_like(y)),
     "one input, one output": lambda x, y: (x[:, :1], y[:, :1]),
     "inputs without columns": lambda x, y: (x[:, 0], y[:, :1]),
-    **{f"targets x {size}": lambda x, y, size=size: (x, size * y) for size in (1e-160, 1e-8, 1e150)},
-    **{f"an outlier at {size}": lambda x, y, size=size: (spoilt(x, size), y) for size in (1e3, 1e7, 1e12)},
+    **{f"targets x {size}": lambda x, y, size=size: (x, size * y) for size in (1e-160, 1e150)},
+    **{f"an outlier at {size}": lambda x, y, size=size: (spoilt(x, size), y) for size in (1e3, 1e12)},
 }
 
 
@@ -187,7 +185,7 @@ def test_degenerate_rows_give_finite_predictions(find, rows, name):
         assert float(error) < 2 * float(plain)
 
 
-@pytest.mark.parametrize("size", [1, 16, 80])
+@pytest.mark.parametrize("size", [1, 16])
 def test_a_group_left_out_is_really_left_out(cells, rows, size):
     groups = torch.arange(160) // size
     predicted = groups_left_out(cells, groups, torch.arange(160))
@@ -253,13 +251,12 @@ def test_an_update_keeps_the_cells_and_gives_them_all_rows(find, toy, rows, cell
         assert bool(torch.isfinite(value).all())
 
 
-@pytest.mark.parametrize("size", [30, 60])
-def test_an_update_stays_within_its_room(find, toy, size):
+def test_an_update_stays_within_its_room(find, toy):
     old, new = toy(200, seed=1), toy(600, seed=2)
-    state = find(*old, rows=size)
-    after = updated(state, old, new, room=state.nbytes, rows=size)
+    state = find(*old, rows=30)
+    after = updated(state, old, new, room=state.nbytes, rows=30)
     assert 0.8 * state.nbytes < after.nbytes <= state.nbytes
-    assert updated(state, old, new, rows=size).nbytes > state.nbytes
+    assert updated(state, old, new, rows=30).nbytes > state.nbytes
 
 
 # how smooth it is, and how many rows it asks
@@ -293,11 +290,9 @@ def test_one_length_is_kept_where_no_column_stands_out(find, toy):
     torch.testing.assert_close(find(inputs, noise).spread, inputs.std(dim=0), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("neighbours", [1, 2])
-def test_never_more_than_eight_times_the_neighbours_are_asked(find, neighbours):
+def test_never_more_than_eight_times_the_neighbours_are_asked(find):
     inputs, targets, _ = drawn(1200, 0.5, columns=2)
-    state = find(inputs, targets, neighbours=neighbours)
-    assert neighbours < state.most_neighbours <= 8 * neighbours
+    assert 2 < find(inputs, targets, neighbours=2).most_neighbours <= 16
 
 
 # copies, and targets of few values
@@ -319,9 +314,8 @@ def test_equal_rows_are_no_copies_where_targets_take_few_values(find):
     assert len(find(inputs, targets).rows.unique()) == 400
 
 
-@pytest.mark.parametrize("unit", [1.0, 0.3])
-def test_rounded_targets_are_known_no_finer_than_to_a_twelfth_of_the_squared_step(find, toy, unit):
-    inputs, targets = toy(300, seed=1)
+def test_rounded_targets_are_known_no_finer_than_to_a_twelfth_of_the_squared_step(find, toy):
+    (inputs, targets), unit = toy(300, seed=1), 0.3
     steps = unit * (4 * targets / unit).round()
     state = find(inputs, steps)
     torch.testing.assert_close(state.floor, torch.full((2,), unit**2 / 12).double(), rtol=1e-6, atol=0)

@@ -1,7 +1,5 @@
 """The files of `export_onnx`: their content, what is refused, and that no other file is left."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -107,7 +105,7 @@ class Named(nn.Module):
         return self.last(torch.tanh(self.joints(joints) + self.load(load))).squeeze(1)
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_inputs_may_be_dicts_or_tuples_and_outputs_one_number_a_row(named, tmp_path):
     first, targets = rows_of("tanh", 40)
     second = first[:, :1].square()
@@ -121,9 +119,8 @@ def test_inputs_may_be_dicts_or_tuples_and_outputs_one_number_a_row(named, tmp_p
         runner(first)
 
 
-@pytest.mark.parametrize("tangents", [None, trustgp.JacobianRows(keep_per_expert=20)])
-def test_an_expert_that_failed_predicts_the_prior(tangents, tmp_path):
-    model = model_of("relu", num_experts=3, tangents=tangents)
+def test_an_expert_that_failed_predicts_the_prior(tmp_path):
+    model = model_of("relu", num_experts=3, tangents=trustgp.JacobianRows(keep_per_expert=20))
     mixture, inputs = model.mixtures[0], rows_of("relu", 40)[0]
     failed = int(model.predict(inputs).expert[0])
     posterior = PriorPosterior(torch.zeros(0, 2, dtype=torch.float64))

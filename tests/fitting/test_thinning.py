@@ -38,8 +38,20 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def model(network):
-    return trustgp.fit(network, trajectory(2400, 0), validation=trajectory(600, 1), **SETTINGS)
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoint")
+
+
+@pytest.fixture(scope="module")
+def fitted(network, folder):
+    """A function that fits the same model, with one checkpoint."""
+    rows = {"train": trajectory(2400, 0), "validation": trajectory(600, 1)}
+    return lambda: trustgp.fit(network, **rows, checkpoint=folder, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def model(fitted):
+    return fitted()
 
 
 def test_consecutive_rows_are_thinned_and_the_model_is_that_of_the_thinned_rows(network, model):
@@ -61,6 +73,14 @@ def test_rows_like_the_validation_rows_are_all_kept(network):
     assert trustgp.fit(network, train, validation=held_out, **SETTINGS).state.provenance.stride == 1
 
 
+def test_a_fit_that_thins_resumes_from_its_checkpoint(model, fitted, folder):
+    files = {path: path.stat().st_mtime_ns for path in folder.glob("expert-*")}
+    assert files
+    again, x = fitted(), trajectory(50, 2)[0]
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("expert-*")} == files
+    assert torch.equal(model.predict(x).variance, again.predict(x).variance)
+
+
 def test_a_stride_is_saved_and_new_rows_are_thinned_by_it(network, model, tmp_path):
     model.save(tmp_path / "m.trustgp")
     loaded = trustgp.load(tmp_path / "m.trustgp", network)
@@ -74,19 +94,8 @@ def test_a_stride_is_saved_and_new_rows_are_thinned_by_it(network, model, tmp_pa
         trustgp.load(tmp_path / "m.trustgp", network).update(new, train=trajectory(2400, 5), progress=False)
 
 
-def test_a_fit_that_thins_resumes_from_its_checkpoint(network, tmp_path):
-    rows = {"train": trajectory(2400, 0), "validation": trajectory(600, 1)}
-    first = trustgp.fit(network, **rows, checkpoint=tmp_path, **SETTINGS)
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("expert-*")}
-    again = trustgp.fit(network, **rows, checkpoint=tmp_path, **SETTINGS)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("expert-*")} == files
-    x = trajectory(50, 2)[0]
-    assert torch.equal(first.predict(x).variance, again.predict(x).variance)
-
-
-def test_left_out_groups_choose_without_validation_rows(network, monkeypatch, tmp_path):
-    """The chosen stride predicts new motions better than all rows, and is chosen neither for independent rows
-    nor where there is nothing to choose by."""
+def test_left_out_groups_choose_without_validation_rows(network, tmp_path):
+    """A stride is chosen, but not for independent rows."""
     inputs, targets = (torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
     groups = torch.arange(6).repeat_interleave(300)
     model = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
@@ -100,6 +109,13 @@ def test_left_out_groups_choose_without_validation_rows(network, monkeypatch, tm
     with torch.no_grad():
         independent = inputs[mixed], network(inputs[mixed]) + noise
     assert trustgp.fit(network, independent, groups=groups, **SETTINGS).state.provenance.stride == 1
+
+
+@pytest.mark.nightly
+def test_the_chosen_stride_predicts_new_motions_better_than_all_rows(network, monkeypatch):
+    inputs, targets = (torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
+    groups = torch.arange(6).repeat_interleave(300)
+    model = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
     monkeypatch.setattr(pipeline, "STRIDES", ())
     every = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
     new = [trajectory(300, 20 + k) for k in range(6)]

@@ -1,7 +1,5 @@
 """Predictions are batches of rows: indexing, devices, arrays, distributions, texts."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from dataclasses import fields, replace

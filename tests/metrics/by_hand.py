@@ -1,7 +1,5 @@
 """Predictions and true boxes made by hand."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Overlaps of boxes against plain loops."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

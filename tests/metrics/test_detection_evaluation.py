@@ -1,7 +1,5 @@
 """The report of a detector's scores, on scenes made by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

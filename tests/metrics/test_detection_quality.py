@@ -1,7 +1,5 @@
 """PDQ by hand, and against a loop over pixels and over all assignments."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Unknown things: found, marked, or taken for what is known, by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from metrics.by_hand import there

@@ -1,7 +1,5 @@
 """Pictures with detections: boxes, bands and colours are where the numbers say."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Small saved models, shared by the tests of this folder, which must not change them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

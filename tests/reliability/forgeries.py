@@ -1,8 +1,6 @@
 """Damaged and forged files: bytes in, bytes out. Forged ones have a correct checksum, so that what is behind
 the checksum is tested; random ones are drawn from a seed."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

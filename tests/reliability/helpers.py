@@ -1,7 +1,5 @@
 """Tiny trained networks, and runs in a process of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Promise 3: files with a correct checksum but wrong contents are refused, and the error names the tensor."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Promise 4: a bloated or forged header is refused in under 0.2 s and 50 MB."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 

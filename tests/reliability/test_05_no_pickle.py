@@ -1,7 +1,5 @@
 """Promise 5: nothing in a file is ever executed."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

@@ -1,7 +1,5 @@
 """Promise 6: an exported file is self-contained, and only such files are opened."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Promise 7: scikit-learn's own estimator checks pass for both estimators."""
 
-from __future__ import annotations
-
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiny_networks import Trainer

@@ -1,7 +1,5 @@
 """Promise 8: bad rows or labels at fit are refused with the count and the first row, before any work."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from blobs import blobs, fit

@@ -1,7 +1,5 @@
 """Promise 10: the calibration is the likeliest one of left-out rows, found anew from their definition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

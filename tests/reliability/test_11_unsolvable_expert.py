@@ -1,7 +1,5 @@
 """Promise 11: an expert that cannot be factorised does not take the others down, and says so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from reference import dense_jacobian

@@ -1,7 +1,5 @@
 """Promise 13: a checkpoint or a file of something else is refused, and the error names what differs."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 

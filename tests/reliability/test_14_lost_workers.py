@@ -1,7 +1,5 @@
 """Promise 14: a worker is killed or raises, a node is gone: the same model, or an error, and no hang."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

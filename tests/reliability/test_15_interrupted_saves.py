@@ -1,7 +1,5 @@
 """Promise 15: a save that fails leaves the old file as it was, and nothing half-written under its name."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Promise 16: a budget or a memory that is too small is refused before allocating; the estimate holds."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Promise 17: an exported graph never returns a finite, confident variance for broken or far inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

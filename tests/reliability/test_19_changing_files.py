@@ -1,7 +1,5 @@
 """Promise 19: a file that changes while it is read gives one whole model or an `ArtifactError`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

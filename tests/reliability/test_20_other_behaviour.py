@@ -1,7 +1,5 @@
 """Promise 20: the same weights in a network that does something else are refused; a moved one is not."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

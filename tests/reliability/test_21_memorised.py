@@ -1,7 +1,5 @@
 """Promise 21: no validation rows, and a network that overfits its independent rows."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import cache

@@ -1,7 +1,5 @@
 """Promise 22: a threshold survives updates, compression and files, or a warning is issued."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from contextlib import nullcontext

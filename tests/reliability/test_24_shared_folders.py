@@ -1,7 +1,5 @@
 """Promise 24: in a checkpoint's folder nothing foreign is touched, and a second fit is refused by a lock."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Promise 25: a bad message is one invalid frame, a damaged file a `LogError`, and memory is bounded."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -5,8 +5,6 @@ Most are damaged behind a right checksum, so that what reads the contents is tes
 torch's loader of packages is replaced: a package with a right checksum is code, and runs.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

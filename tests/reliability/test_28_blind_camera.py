@@ -1,7 +1,5 @@
 """Promise 28: a camera that sees nothing, or sees it wrongly scaled, is not called ok."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Promise 29: rounding of another algorithm is accepted; a network that mixes rows is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from many import each

@@ -1,7 +1,5 @@
 """Promise 30: a warning names likely mistakes of the user, and no others."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

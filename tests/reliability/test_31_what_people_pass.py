@@ -1,8 +1,6 @@
 """Promise 31: one-element tensors with strides, .double(), 1-D rows, inference_mode, modules that cannot be
 copied, and the like work, or an error says what to do."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 

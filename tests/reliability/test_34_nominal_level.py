@@ -1,7 +1,5 @@
 """Promise 34: the nominal level is compared with what held-out rows show, overall and in thirds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

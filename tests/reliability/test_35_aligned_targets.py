@@ -1,7 +1,5 @@
 """Promise 35: targets [n] and outputs [n, 1] mean the same everywhere; nothing broadcasts to [n, n]."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Promise 39: `predict` within a transform of torch.func raises, and leaves nothing behind in the model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from reliability.helpers import quiet_fit, trained

@@ -1,7 +1,5 @@
 """Promise 41: logits on a wrong scale are noticed."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

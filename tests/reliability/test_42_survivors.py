@@ -1,7 +1,5 @@
 """Promise 42: three mutants that lived. Each test kills one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from reliability.helpers import quiet_fit, trained

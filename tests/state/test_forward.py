@@ -1,7 +1,5 @@
 """A prediction runs the network once, and says the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A kernel for each of many outputs: 300 of them are saved and loaded, too many refused before the fit."""
 
-from __future__ import annotations
-
 import pytest
 from reliability.helpers import mlp, quiet_fit, rows
 

@@ -1,7 +1,5 @@
 """Predictors that can only be called: functions, estimators, ONNX sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Perceptrons of scikit-learn: their own predictions, with an error bar."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

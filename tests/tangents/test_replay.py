@@ -1,7 +1,5 @@
 """CUDA graphs of passes, replayed; operations that cannot be captured are detected before."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
