@@ -5,8 +5,6 @@ argparse's subparsers and adds a parser with the defaults `run` (called with the
 (optional: a function that returns the exceptions that are printed as one line, with exit status 2).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

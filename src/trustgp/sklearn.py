@@ -1,7 +1,5 @@
 """scikit-learn estimators: a network and its error bar in pipelines, cross-validation and grid search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from numbers import Integral

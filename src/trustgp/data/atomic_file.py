@@ -1,7 +1,5 @@
 """How a file is written whole or not at all: every writer here goes this way."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Work on rows chunk by chunk; a chunk that a GPU has no room for is halved and tried again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar

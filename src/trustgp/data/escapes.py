@@ -1,7 +1,5 @@
 """Text from elsewhere, made safe to show: what a terminal or a browser would obey is written out."""
 
-from __future__ import annotations
-
 import re
 
 MAX_CHARACTERS = 2000  # characters of one text; a forged file may hold a name of a megabyte

@@ -1,7 +1,5 @@
 """Fingerprints: is this the same network, the same data?"""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

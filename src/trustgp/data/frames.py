@@ -3,8 +3,6 @@
 Rows count in the order in which they stand; an index, or the names of the columns, mean nothing here.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from numbers import Real
 from typing import Any

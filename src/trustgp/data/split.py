@@ -1,7 +1,5 @@
 """Rows that are kept from the experts to calibrate on, and labels of rows that belong together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

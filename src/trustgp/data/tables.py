@@ -1,7 +1,5 @@
 """Small tables for terminals and notebooks, made of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 

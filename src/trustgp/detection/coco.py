@@ -1,7 +1,5 @@
 """A COCO file and its folder of pictures, read one picture at a time."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

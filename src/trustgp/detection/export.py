@@ -1,7 +1,5 @@
 """The export of a detector's model: its graph, its metadata, and the comparison with `predict`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

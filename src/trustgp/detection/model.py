@@ -1,7 +1,5 @@
 """A detector with an error bar: its boxes and classes, and their uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace

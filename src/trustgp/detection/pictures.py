@@ -1,7 +1,5 @@
 """Pictures and the objects in them, as a user has them, checked: tensors, a processor's mapping, COCO's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

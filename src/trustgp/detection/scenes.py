@@ -1,7 +1,5 @@
 """Pictures and their targets, as a user has them: checked, and read one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """The state of a detector's error bar, and its file: no pickle, refused with any other detector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress bars, and the lines that `fit` logs."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator

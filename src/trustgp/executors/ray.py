@@ -1,7 +1,5 @@
 """Workers of a Ray cluster: one machine or many, on CPUs or on fractions of GPUs."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

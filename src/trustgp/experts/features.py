@@ -1,7 +1,5 @@
 """Features of rows, computed in chunks or taken from a cache."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

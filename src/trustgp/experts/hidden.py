@@ -7,8 +7,6 @@ Directions of hidden vectors h separate the classes. The distance of a row is
 where :math:`h_{(k)}` is the k-th nearest of a few training rows of each class (Sun et al. 2022, on all rows).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

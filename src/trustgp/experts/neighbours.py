@@ -1,7 +1,5 @@
 """Patchwork: neighbours of experts, and the rows that they share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

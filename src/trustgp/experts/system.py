@@ -1,7 +1,5 @@
 """The linear system of one expert: dual, of its rows, or primal, of its feature columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial

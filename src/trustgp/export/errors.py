@@ -1,7 +1,5 @@
 """Errors of an export, which name the layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial

@@ -1,7 +1,5 @@
 """The metadata of an exported file, and the digest that detects damage."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

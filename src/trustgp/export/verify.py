@@ -6,8 +6,6 @@ relative change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_
 variances may differ by a relative 1e-4, and by that in addition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What a light model may be such that it stays within a budget: chosen before the fit, and cut after it."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The last stage: calibration on rows that the experts have not seen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

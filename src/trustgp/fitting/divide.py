@@ -1,7 +1,5 @@
 """Which expert each training row belongs to, and the sizes of experts and gate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Hidden vectors of training rows, from one pass over a few of each class."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

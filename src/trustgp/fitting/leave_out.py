@@ -1,7 +1,5 @@
 """Calibration far from the data: whole clusters of rows, predicted by experts that have none of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

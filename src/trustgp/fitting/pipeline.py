@@ -1,7 +1,5 @@
 """From a network and rows to a fitted model: the order of the stages."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace

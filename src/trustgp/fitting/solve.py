@@ -1,7 +1,5 @@
 """From a kernel to its mixture: divide, hand out rows, solve."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace

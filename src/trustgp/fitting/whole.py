@@ -1,7 +1,5 @@
 """The posterior of all rows, from one pass over them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches of rows: indexing, iteration, devices, arrays, and a short text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, ClassVar

@@ -7,8 +7,6 @@ class's own gradient: probabilities are a mean over it. The novelty score pools 
 variance, the distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The detections of a picture: boxes, each with its error bar."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The likelihoods of the paper (Lee et al., CoRL 2021), without calibration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

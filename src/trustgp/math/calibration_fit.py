@@ -1,7 +1,5 @@
 """Calibrations fitted to held-out rows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Leave-one-out and leave-group-out predictions in closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

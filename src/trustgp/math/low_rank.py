@@ -5,8 +5,6 @@ With explicit features :math:`\Phi`, shape [m, r], of fewer columns than rows, a
 forms in the noise ratio tau.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Quantiles of held-out scores, groups that are large enough for one, and tails of novelty measures."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

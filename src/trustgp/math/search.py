@@ -1,7 +1,5 @@
 """Minima of functions of a few variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 An object is unknown when its label is not one of the detector's classes, so at least `num_classes`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Every row is scored. A row whose probabilities are not finite costs infinitely m
 as a confident mistake in the others; none is dropped.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """All scores of a detector with error bars, in a report like those of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

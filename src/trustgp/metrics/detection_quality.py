@@ -1,7 +1,5 @@
 """PDQ: the quality of boxes with error bars and of their classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

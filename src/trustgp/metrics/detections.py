@@ -4,8 +4,6 @@ Detections have boxes (left, top, right, bottom in pixels, [k, 4]), labels, int6
 such as `trustgp.Detections`; targets have boxes [m, 4] and labels [m], such as `trustgp.BoxTargets`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Mean, positive variance and target are of one shape, [n] or [n, C].
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

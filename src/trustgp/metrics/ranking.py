@@ -1,7 +1,5 @@
 """One score a row: does it rank the losses, and separate foreign rows from familiar ones?"""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

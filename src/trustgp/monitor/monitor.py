@@ -1,7 +1,5 @@
 """Verdicts on a model's predictions, frame by frame."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType

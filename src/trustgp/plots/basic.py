@@ -1,7 +1,5 @@
 """Panels: bands around a line, histograms, bars, and the regions of the experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

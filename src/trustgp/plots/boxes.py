@@ -1,7 +1,5 @@
 """A picture with its detections: boxes, intervals of their edges, and novelty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

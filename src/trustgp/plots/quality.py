@@ -3,8 +3,6 @@
 An `evaluation` is a result of `trustgp.evaluate`, `output` the name of one of its outputs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

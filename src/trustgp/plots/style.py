@@ -1,7 +1,5 @@
 """The style of figures: colours, settings, and a figure that is written at the end."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager

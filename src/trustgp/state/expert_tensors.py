@@ -1,8 +1,6 @@
 """Mixtures and witnesses as tables of tensors, and back. A field of all experts is one tensor, laid end to
 end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """What is inside a saved model? Tables for `trustgp inspect`, made without the network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The interface of every representation of the tangent features."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

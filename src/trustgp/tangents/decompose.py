@@ -1,7 +1,5 @@
 """Fused operations as compositions of simple ones, for vmap, forward mode, and recording of inner layers."""
 
-from __future__ import annotations
-
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence

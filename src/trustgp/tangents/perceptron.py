@@ -1,7 +1,5 @@
 """scikit-learn's multilayer perceptrons as torch modules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Projections of layer inputs and signals: leading directions, completed with random ones."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A fitted model as one ONNX file, and the reader of such files."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operations of aten in ONNX: indexing, shapes and reductions."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

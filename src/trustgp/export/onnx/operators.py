@@ -1,7 +1,5 @@
 """The operations of aten in ONNX: elementwise ones, products, pools, and with `moves` all others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """From a graph of aten operations to an ONNX model."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """An ONNX graph under construction: operations are added one by one, constants once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Normalisations, and gradients of convolutions and pools, in operations that every format has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ come from the number of rows. This works for all code, also where torch's symbol
 vmap, sizes in sets and as keys).
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

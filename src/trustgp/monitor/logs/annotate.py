@@ -1,7 +1,5 @@
 """Read joint states from a log, write them to one, and add verdicts to a copy: complete or absent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Messages in CDR, the format of ROS 2, by rosbags: joint states, texts and diagnostics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

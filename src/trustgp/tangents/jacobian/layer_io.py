@@ -1,7 +1,5 @@
 """Records the calls of the chosen layers in one forward pass, with their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Three exact strategies for per-sample gradients: layer by layer, by torch.func, and by a loop."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
