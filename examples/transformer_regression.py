@@ -4,13 +4,12 @@
 
 Needs `transformers` (pip install "trustgp[hf]"). The model is BERT's architecture, small, from a
 configuration: nothing is downloaded. It learns how positive a sentence of made-up words is. It takes a dict
-and returns an object, so `fit` is told which of its tensors counts: `output=lambda result: result.logits`.
+and returns an object, whose `logits` count.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +18,6 @@ import trustgp
 
 WORDS, LENGTH = 60, 12  # of the language, and of the longest sentence; word 0 is padding
 KNOWN = 40  # words that the training sentences use
-
-
-def logits(result: Any) -> Tensor:
-    """The output that counts."""
-    return result.logits
 
 
 def sentences(count: int, words: range, seed: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -65,7 +59,7 @@ def trained(
     for _ in range(steps):
         index = torch.randint(0, len(targets), (64,), generator=generator)
         batch = {name: value[index] for name, value in inputs.items()}
-        loss = (logits(model(**batch)) - targets[index]).square().mean()
+        loss = (model(**batch).logits - targets[index]).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -84,7 +78,7 @@ def main(arguments: list[str] | None = None) -> trustgp.UncertaintyModel:
     torch.manual_seed(0)
     bert = trained(network(options.hidden), inputs, targets, options.steps)
 
-    model = trustgp.fit(bert, (inputs, targets), validation=validation, output=logits)
+    model = trustgp.fit(bert, (inputs, targets), validation=validation)
     print(f"tangents: {model.origin.tangents}")
     for name, words in (("known words", range(1, KNOWN)), ("new words", range(KNOWN, WORDS))):
         test, truth = sentences(100, words, seed=2)

@@ -1,14 +1,18 @@
 """Text, with a Hugging Face model
 
-DistilBERT, small and from a configuration, learns which of three subjects a sentence is about. Sentences in
-words that it has never read are answered as boldly as any; trustgp tells them apart.
+DistilBERT, small and from a configuration, learns which of three subjects a sentence is about. `fit` takes
+batches as the Trainer does: dicts with `labels`, each padded to its longest sentence. Sentences in words that
+the model has never read are answered as boldly as any; trustgp tells them apart.
 """
 
 # %%
-# **Sentences** of made-up words, as a tokeniser gives them: word numbers and a mask, in a dict. Each subject
-# has words of its own, some words belong to none, and the last twenty stand in no training sentence.
+# **Sentences** of made-up words, as a tokeniser gives them: one dict of word numbers a sentence, of any
+# length. Each subject has words of its own, some words belong to none, and the last twenty are in no training
+# sentence. The collator pads a batch, as `DataCollatorWithPadding(tokenizer)` does.
 import torch
 from matplotlib import pyplot
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 import trustgp
@@ -27,8 +31,21 @@ def sentences(count, seed, unseen=0.0):
     )
     words = torch.where(torch.rand(count, LENGTH, generator=generator) < 0.25, own, common)
     words = torch.where(torch.rand(count, LENGTH, generator=generator) < unseen, new, words)
-    mask = (torch.arange(LENGTH) < torch.randint(5, LENGTH + 1, (count, 1), generator=generator)).long()
-    return {"input_ids": words * mask, "attention_mask": mask}, subject
+    lengths = torch.randint(5, LENGTH + 1, (count,), generator=generator).tolist()
+    return [{"input_ids": w[:k], "labels": s} for w, k, s in zip(words, lengths, subject, strict=True)]
+
+
+def collate(rows):
+    words = pad_sequence([row["input_ids"] for row in rows], batch_first=True)
+    return {
+        "input_ids": words,
+        "attention_mask": (words > 0).long(),
+        "labels": torch.stack([r["labels"] for r in rows]),
+    }
+
+
+def loader(rows, shuffle=False):
+    return DataLoader(rows, batch_size=64, collate_fn=collate, shuffle=shuffle)
 
 
 # %%
@@ -38,24 +55,22 @@ config = DistilBertConfig(
 )  # fmt: skip
 torch.manual_seed(0)
 reader = DistilBertForSequenceClassification(config)  # yours: .from_pretrained(...)
-inputs, labels = sentences(900, seed=0)
-optimiser, generator = torch.optim.Adam(reader.parameters(), 2e-3), torch.Generator().manual_seed(0)
-for _ in range(200):
-    rows = torch.randint(0, 900, (64,), generator=generator)
-    batch = {name: value[rows] for name, value in inputs.items()}
-    optimiser.zero_grad()
-    torch.nn.functional.cross_entropy(reader(**batch).logits, labels[rows]).backward()
-    optimiser.step()
+train = sentences(900, seed=0)
+optimiser = torch.optim.Adam(reader.parameters(), 2e-3)
+for _ in range(14):
+    for batch in loader(train, shuffle=True):
+        optimiser.zero_grad()
+        reader(**batch).loss.backward()
+        optimiser.step()
 reader.eval()
 
 # %%
-# **The fit** takes the dict as it is, and `output` says which tensor of the model's answer counts.
+# **The fit** takes the loaders as they are: `labels` are the targets, the model's `logits` its output.
 model = trustgp.fit(
     reader,
-    (inputs, labels),
-    validation=sentences(300, seed=1),
+    loader(train),
+    validation=loader(sentences(300, seed=1)),
     likelihood=trustgp.Classification(),
-    output=lambda result: result.logits,
     progress=False,
 )
 model.threshold(false_alarm=0.05)
@@ -64,8 +79,9 @@ model.threshold(false_alarm=0.05)
 # **More and more new words.** How sure is the network, how sure should it be, and how often is it right?
 shares, lines = torch.linspace(0, 1, 6), {"softmax": [], "cooled": [], "right": [], "flagged as new": []}
 for share in shares:
-    test, truth = sentences(400, seed=2, unseen=float(share))
-    p = model.predict(test)
+    test = sentences(400, seed=2, unseen=float(share))
+    truth = torch.stack([row["labels"] for row in test])
+    p = model.predict(loader(test))
     values = (p.mean.softmax(1).amax(1), p.probabilities.amax(1), p.classes == truth, p.is_novel)
     for line, value in zip(lines.values(), values, strict=True):
         line.append(float(value.float().mean()))

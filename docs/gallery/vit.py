@@ -40,14 +40,13 @@ for _ in range(300):
 vit.eval()
 
 # %%
-# **The output that counts.** The model gives back an object; `output` picks the logits. Nothing else is
-# special about a transformer: its layers are not known in closed form, so `fit` sketches its gradients.
+# **The fit.** The model returns an object, whose `logits` count. Nothing else is special about a
+# transformer: its layers are not known in closed form, so `fit` sketches its gradients.
 model = trustgp.fit(
     vit,
     train,
     validation=validation,
     likelihood=trustgp.Classification(),
-    output=lambda result: result.logits,
     progress=False,
 )
 print("tangents:", model.origin.tangents)

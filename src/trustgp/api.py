@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .data.batches import Unpack
 from .data.quantities import BudgetText
-from .data.rows import Unpack
 from .data.tensor_file import read_file
 from .data.torch_modes import cpu_default, plain_modes
 from .data.user_warnings import explain_call

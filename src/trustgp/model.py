@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .data.rows import Unpack
+from .data.batches import Unpack
 from .data.trees import Inputs, moved
 from .data.user_warnings import explain_call
 from .executors import Executor

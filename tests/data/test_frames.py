@@ -148,11 +148,11 @@ class Recordings(Dataset):
         return len(self.x)
 
     def __getitem__(self, i):
-        return {"left": self.x[i, 0], "right": self.x[i, 1], "label": self.y[i]}
+        return {"left": self.x[i, 0], "right": self.x[i, 1], "answer": self.y[i]}
 
 
 def unpack(batch):
-    return {key: batch[key] for key in ("left", "right")}, batch["label"]
+    return {key: batch[key] for key in ("left", "right")}, batch["answer"]
 
 
 def test_datasets_loaders_and_mappings_of_dicts_go_through_unpack_everywhere():
@@ -165,7 +165,7 @@ def test_datasets_loaders_and_mappings_of_dicts_go_through_unpack_everywhere():
     # a UserDict such as the BatchEncoding of a tokenizer is taken, too
     plain = quiet_fit(network, (UserDict(pairs[0][0]), y[:40]), validation=pairs[1], num_experts=1)
     assert torch.equal(model.predict(inputs).variance, plain.predict(UserDict(inputs)).variance)
-    batch = UserDict({**inputs, "label": y})
+    batch = UserDict({**inputs, "answer": y})
     assert torch.equal(model.predict(batch, unpack=unpack).mean, network(**inputs))
     assert len(read_rows(pairs[1], name="validation", unpack=unpack)) == 20  # what is a pair stays one
     scores = trustgp.evaluate(model, rest, ood=rest, unpack=unpack, progress=False)
@@ -187,7 +187,7 @@ def read_dicts(how=None):
 DATES = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=2)})
 TWICE = pd.DataFrame([[1, 2]], columns=["a", "a"])
 REFUSED = [
-    (read_dicts, "batch 0 of train is a dict with 'left', 'right', 'label'; pass .*unpack="),
+    (read_dicts, "batch 0 of train is a dict with 'left', 'right', 'answer'; pass .*unpack="),
     (lambda: read_dicts(lambda batch: batch["joints"]), "unpack= failed on batch 0 .*'joints'"),
     (lambda: read_dicts(lambda batch: batch["left"]), "unpack= gave a Tensor for batch 0 of train; a pair"),
     (lambda: as_inputs(DATES), "column 'when' is not numeric: it holds datetime64"),

@@ -13,28 +13,23 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from .batches import Unpack, as_pair, batches_of, equal_lengths, is_stream
 from .chunking import byte_chunks, near_bytes, row_bytes
-from .frames import is_frame
 from .trees import Inputs, as_inputs, count, kinds, leaves, raw_bytes, rebuilt, structure, take, to_device
 
 KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
-BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
 REPEATED, HASHED_BYTES = 1e-4, 2**24  # difference of repeated rows over their spread; read at a time
 UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are repeats
 MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
-Unpack = Callable[[Any], tuple[Any, Any]]
-"""(inputs, targets) of a batch that is something else, such as a dict or a triple."""
 
 
 @dataclass(frozen=True)
@@ -302,13 +297,6 @@ def _kind(pair: Inputs) -> str:
     return f"{structure(pair)} of {', '.join(kinds(pair))}"
 
 
-def is_stream(source: Any) -> bool:
-    """Whether it gives batches one after another, and is not one itself."""
-    if isinstance(source, (DataLoader, Dataset)):
-        return True
-    return isinstance(source, Iterable) and not isinstance(source, BATCH_KINDS) and not is_frame(source)
-
-
 def read_rows(
     source: Any,
     *,
@@ -320,8 +308,8 @@ def read_rows(
     """Read `source` once into aligned rows, and check that they are whole, and whether they are finite.
 
     It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
-    of them; or of something else, that `unpack` makes pairs of. `name` is what error messages call it; what
-    is in frames becomes what `network` needs.
+    of them, or of dicts with `labels`; or of something else, that `unpack` makes pairs of. `name` is what
+    error messages call it; what is in frames becomes what `network` needs.
     """
     if isinstance(source, Rows):
         pair, ordered = (source.inputs, source.targets), source.ordered
@@ -329,7 +317,7 @@ def read_rows(
         loader, ordered = batches_of(source, BATCH_ROWS)
         named = ((batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
         pairs = (_read_pair(as_pair(batch, what, unpack), network) for batch, what in named)
-        pair = gather(pairs, name=name)
+        pair = gather(equal_lengths(pairs, network), name=name)
     else:
         given = isinstance(source, (tuple, list)) and len(source) == 2  # a pair, which needs no unpacking
         pair, ordered = as_pair(source, name, None if given else unpack), True
@@ -353,43 +341,5 @@ def require_finite_rows(rows: Rows, name: str) -> None:
     require_all(finite_rows(rows.targets), f"{name} targets")
 
 
-def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, Any]:
-    """(inputs, targets): what `unpack` makes of a batch, or what it is itself."""
-    given, pair = _described(source), source
-    if unpack is not None:
-        try:
-            pair = unpack(source)
-        except Exception as error:
-            raise ValueError(f"unpack= failed on {name}, {given}: {error!r}.") from error
-    if isinstance(pair, (tuple, list)) and len(pair) == 2:
-        return pair[0], pair[1]
-    if unpack is not None:
-        raise TypeError(f"unpack= gave {_described(pair)} for {name}; a pair (inputs, targets) is needed.")
-    raise TypeError(
-        f"{name} is {given}; pass (inputs, targets), a Dataset, a DataLoader or an iterable of batches "
-        "(inputs, targets); or pass unpack=lambda batch: (inputs, targets)."
-    )
-
-
-def _described(source: Any) -> str:
-    """What it is, and what is in it."""
-    kind = f"a {type(source).__name__}"
-    if isinstance(source, (tuple, list)):
-        return f"{kind} of {len(source)}"
-    names = source.keys() if isinstance(source, Mapping) else getattr(source, "columns", None)
-    return kind if names is None else f"{kind} with {', '.join(repr(name) for name in names)}"
-
-
 def _read_pair(pair: tuple[Any, Any], network: nn.Module | None) -> tuple[Inputs, Inputs]:
     return as_inputs(pair[0], network), as_inputs(pair[1])
-
-
-def batches_of(source: Any, size: int) -> tuple[Iterable[Any], bool]:
-    """The batches of a loader, of a Dataset (so many rows each) or of another iterable, and whether their
-    rows come in the data's own order."""
-    if isinstance(source, DataLoader):
-        # with a batch sampler of the user's own, the order is decided there and not by `sampler`
-        sampler = source.sampler if source.batch_sampler is None else source.batch_sampler
-        sampler = getattr(sampler, "sampler", sampler)
-        return source, isinstance(sampler, SequentialSampler) or isinstance(source.dataset, IterableDataset)
-    return (DataLoader(source, batch_size=size) if isinstance(source, Dataset) else source), True

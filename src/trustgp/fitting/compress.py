@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..data.rows import Unpack
+from ..data.batches import Unpack
 from ..data.torch_modes import cpu_default
 from ..data.user_warnings import warn_user
 from ..executors.progress import reporting

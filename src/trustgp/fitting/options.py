@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from ..data.batches import Unpack
 from ..data.quantities import Budget, parse_budget, parse_bytes
-from ..data.rows import Unpack
 from ..data.user_warnings import nearest_name
 from ..executors import Executor, Ray, Threads, usual_threads
 from ..experts.gate import Division

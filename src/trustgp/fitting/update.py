@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.batches import Unpack
 from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
-from ..data.rows import BATCH_ROWS, Rows, Unpack, distinct_rows, gather, read_rows
+from ..data.rows import BATCH_ROWS, Rows, distinct_rows, gather, read_rows
 from ..data.split import check_groups, kept_rows
 from ..data.torch_modes import cpu_default, plain_modes
 from ..data.trees import leaves

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.batches import Unpack, as_pair, batches_of, equal_lengths, is_stream, split_targets
 from ..data.chunking import chunks
-from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows, require_all
+from ..data.rows import Rows, finite_rows, read_rows, require_all
 from ..data.torch_modes import cpu_default
 from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
@@ -189,10 +190,11 @@ def _foreign_rows(source: Any, inputs: Inputs, network: Any, unpack: Unpack | No
     if is_stream(source):
         loader, _ = batches_of(source, CHUNK_ROWS)
         pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
-        batches = [as_inputs(batch, network) for batch in pairs]
-        given: Any = concatenate(batches or [take(inputs, torch.arange(0))])
+        batches = [as_inputs(split_targets(batch) or batch, network) for batch in pairs]
+        given: Any = concatenate([*equal_lengths(batches)] or [take(inputs, torch.arange(0))])
     else:
-        given = (source.inputs, source.targets) if isinstance(source, Rows) else as_inputs(source, network)
+        source = (source.inputs, source.targets) if isinstance(source, Rows) else source
+        given = as_inputs(split_targets(source) or source, network)
     wanted = structure(inputs)
     if structure(given) == wanted:
         given = (given,)

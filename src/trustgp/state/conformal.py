@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.batches import Unpack
 from ..data.chunking import chunks
-from ..data.rows import Rows, Unpack
+from ..data.rows import Rows
 from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user

@@ -27,7 +27,7 @@ from ..tangents.base import TangentMap
 from ..tangents.called import blank_row, called_predictor, is_called
 from ..tangents.modules import check_mode
 from ..tangents.network import TangentNetwork
-from ..tangents.outputs import Output, as_network, has_output_selector, members_of, with_output
+from ..tangents.outputs import Output, as_network, has_output_selector, members_of, named_output, with_output
 from ..tangents.probes import Probes, gradient_dtype
 from .expert_tensors import mixture_tensors, most_tensors, read_mixture, read_witness, witness_tensors
 from .model_state import ModelState, Provenance
@@ -96,7 +96,8 @@ def read_model(
             "network it was fitted to, or fit again."
         )
     check_mode(network)
-    module = with_output(network, output).requires_grad_(False)
+    selected = named_output if text.get("named") is True else output
+    module = with_output(network, selected).requires_grad_(False)
     if not names or not set(names) <= dict(members_of(module)[0].named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
     prepared = TangentNetwork(module, names, origin.stated)
@@ -177,13 +178,14 @@ def model_text(state: ModelState) -> dict[str, Any]:
     if state.probes is not None:
         plain["probes"] = state.probes.text()
     plain["picked"] = has_output_selector(state.network)
+    plain["named"] = has_output_selector(state.network, named=True)
     return plain | {"mixtures": len(state.mixtures), "trustgp": __version__}
 
 
 def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[str, ...], int]:
     """The origin, the names of the chosen parameters, and the number of mixtures."""
     plain: dict[str, Any] = {"kinds": ()}  # files of 0.2.0 have none
-    plain |= {name: text[name] for name in text if name not in ("trustgp", "picked", "probes")}
+    plain |= {name: text[name] for name in text if name not in ("trustgp", "picked", "named", "probes")}
     try:
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
             if (kind := plain[name]["kind"]) not in kinds:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from ..data.batches import Unpack, as_pair, batches_of, inputs_like, is_stream
 from ..data.chunking import chunks
 from ..data.quantities import size_text
-from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows
+from ..data.rows import Rows, finite_rows, read_rows
 from ..data.torch_modes import cpu_default, refuse_transforms, without_autocast
 from ..data.trees import (
     Inputs,
-    as_inputs,
     check_dimensions,
     copied,
     count,
@@ -320,20 +320,7 @@ def _no_rows(state: ModelState) -> LatentPrediction:
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:
     """The inputs in what the user passed: themselves, or the first of a pair with targets."""
-    inputs, wanted = as_inputs(batch, state.network), state.provenance.structure
-    given = structure(inputs)
-    if given != wanted:
-        pair = isinstance(inputs, (tuple, list)) and len(inputs) in (1, 2)
-        if not (pair and structure(inputs[0]) == wanted):
-            raise ValueError(
-                f"inputs have the structure {given}; the model was fitted on {wanted}. Pass them as the "
-                "network takes them, or pass unpack=lambda batch: (inputs, targets)."
-            )
-        inputs = inputs[0]
-    check_dimensions(inputs, state.provenance.kinds, "inputs")
-    if count(inputs) == 0:
-        raise ValueError("inputs hold no rows.")
-    return inputs
+    return inputs_like(batch, state.network, state.provenance.structure, state.provenance.kinds)
 
 
 def read_like(state: ModelState, source: Any, *, name: str, unpack: Unpack | None = None) -> Rows:

@@ -16,7 +16,15 @@ from ..data.torch_modes import users_default
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
-from .outputs import OutputError, StatedOutputs, check_variance, log_variance, mean_of, members_of
+from .outputs import (
+    OutputError,
+    StatedOutputs,
+    check_variance,
+    log_variance,
+    mean_of,
+    members_of,
+    select_named,
+)
 
 Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
@@ -310,6 +318,8 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
     n = count(inputs)
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
+        if select_named(network, outputs):  # as networks of Hugging Face return it
+            outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
             given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
             raise ValueError(f"{given}; one a row is needed.")

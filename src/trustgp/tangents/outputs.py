@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,10 @@ class StatedOutputs(NamedTuple):
     variance: Tensor  # of the same shape
 
 
+NAMES = (  # of the prediction, in what networks of Hugging Face, and of torchvision, return
+    *("logits", "prediction", "predictions", "prediction_outputs", "regression_outputs", "predicted_depth"),
+    *("reconstruction", "out"),
+)
 Combination = Callable[[Sequence[Any]], Any]
 """The output of several networks, from that of each: a tensor [n] or [n, C], or `StatedOutputs`."""
 
@@ -63,9 +67,25 @@ def with_output(network: nn.Module, output: Output | None) -> nn.Module:
     return network
 
 
-def has_output_selector(network: nn.Module) -> bool:
-    """Whether a function of the user selects the network's output."""
-    return any(isinstance(hook, OutputSelector) for hook in members_of(network)[0]._forward_hooks.values())
+def has_output_selector(network: nn.Module, *, named: bool = False) -> bool:
+    """Whether a function of the user selects the network's output; `named`: whether its name does."""
+    hooks = members_of(network)[0]._forward_hooks.values()
+    return any(isinstance(hook, OutputSelector) and named == (hook.output is named_output) for hook in hooks)
+
+
+def named_output(result: Any) -> Any:
+    """The prediction in a result with named fields, see `NAMES`; any other as it is."""
+    table = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+    named = [] if isinstance(result, (Tensor, StatedOutputs)) else [table.get(name) for name in NAMES]
+    return next((one for one in named if isinstance(one, Tensor)), result)
+
+
+def select_named(network: nn.Module, result: Any) -> bool:
+    """Whether such a prediction is in a result of a private copy, which then returns it."""
+    names_it = named_output(result) is not result
+    for member in dict.fromkeys(members_of(network)) if names_it else ():
+        member.register_forward_hook(OutputSelector(named_output))
+    return names_it
 
 
 class NetworkEnsemble(nn.Module):
