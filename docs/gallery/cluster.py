@@ -49,5 +49,5 @@ figure.colorbar(shown, ax=axes)
 # %%
 # **When not to use it.** A fit of a few thousand rows, as this one, is over sooner on threads than a worker
 # is started. A cluster pays from hundreds of thousands of rows on, and first try one GPU: [two million rows
-# take 15 seconds](../large.md#how-long-it-takes) there. Anyone who reaches Ray's ports can run code on its
+# take 15 seconds](../large.md#time) there. Anyone who reaches Ray's ports can run code on its
 # machines: keep them inside a network that you trust.
