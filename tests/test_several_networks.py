@@ -165,30 +165,11 @@ def late(outputs):
 @pytest.mark.parametrize(
     ("given", "options", "error", "message"),
     [
-        ([], {}, ValueError, "empty list"),
-        ([PLAIN[0], "b"], {}, TypeError, "network 2 of 2 is a str"),
-        ([PLAIN[0], PAIRS[0]], {}, ValueError, r"^network 2 of 2 returned \[64, 4\] and the first \[64, 2\]"),
-        (
-            PAIRS[0],
-            {"output": lambda o: (o[:, :2], o[:, 2:])},
-            ValueError,
-            "variances that are not, such as -",
-        ),
-        (
-            PAIRS[0],
-            {"output": lambda o: (o[:, :2], o[:, 2:].log())},
-            ValueError,
-            "positive and finite; .* such as nan",
-        ),
-        (PAIRS[0], {"output": lambda o: (o[:, :2], o[:, 2:3].exp())}, ValueError, r"^output= gave .*agree"),
-        (PAIRS[0], {"output": lambda o: (o, o, o)}, ValueError, "a pair of them: a mean and its variance"),
         (PAIRS[0], {"output": late}, ValueError, "variances that are not, such as -1"),
         ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"output=lambda o: \(o\[0\], o\[1\]\)"),
         (PLAIN, {"output": two, "likelihood": "classification"}, ValueError, "logits alone"),
-        (PLAIN, {"likelihood": "detection"}, TypeError, "detector is a list"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:likelihood=Detection")
 def test_what_does_not_suit_is_refused(given, options, error, message):
     targets = CLASSES if options.get("likelihood") == "classification" else TARGETS
     with pytest.raises(error, match=message):

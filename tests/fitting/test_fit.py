@@ -271,31 +271,6 @@ def test_a_network_that_cannot_be_used_is_refused(case, fit_case, change, messag
         fit_case(network=change(copy.deepcopy(case.network)))
 
 
-BAD_DATA = [
-    (lambda x, y: {"train": (x, y[:, :1])}, "2 outputs but train has 1 targets"),
-    (lambda x, y: {"train": (x, y[:100])}, "160 inputs but 100 targets"),
-    (lambda x, y: {"train": (x, y[:, :, None])}, r"\(160, 2, 1\)"),
-    (lambda x, y: {"train": (x, y > 0)}, "real numbers"),
-    (lambda x, y: {"train": (x, y / 0)}, "NaN or infinite"),
-    (lambda x, y: {"validation": (x, y[:, :1])}, "validation has 1 targets"),
-    (lambda x, y: {"groups": torch.zeros(159)}, "160 rows"),
-    (lambda x, y: {"groups": torch.zeros(160, 1)}, "160 rows"),
-    (lambda x, y: {"num_experts": 161}, "num_experts=161 exceeds the 160 rows"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), BAD_DATA)
-def test_data_of_the_wrong_kind_are_refused(case, fit_case, options, message):
-    with pytest.raises(ValueError, match=message):
-        fit_case(**options(case.inputs, case.targets))
-
-
-def test_groups_with_a_shuffling_loader_are_refused(case, fit_case):
-    loader = DataLoader(TensorDataset(case.inputs, case.targets), batch_size=16, shuffle=True)
-    with pytest.raises(ValueError, match="shuffle=False"):
-        fit_case(train=loader, groups=torch.arange(160) // 10)
-
-
 # Which tangents.
 
 

@@ -82,14 +82,6 @@ def test_of_a_float32_network_ends_are_float32_and_scores_float64():
     assert narrow.log_prob(p.mean.float()).dtype == narrow.crps(p.mean.float()).dtype == torch.float64
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 95])
-def test_a_level_outside_zero_and_one_is_refused(level):
-    p = prediction(2)
-    for ask, value in ((p.interval, level), (p.quantile, level), (p.quantile, torch.tensor([0.5, level]))):
-        with pytest.raises(ValueError, match="strictly between 0 and 1"):
-            ask(value)
-
-
 def test_several_levels_and_alpha_give_the_intervals_of_each():
     p = prediction(5)
     lower, upper = p.interval([0.5, 0.95])

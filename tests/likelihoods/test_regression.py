@@ -128,19 +128,6 @@ def test_the_residual_is_target_minus_output_in_float64():
     Regression().check(1, torch.arange(3)[:, None], name="train")  # integers are targets
 
 
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        (torch.zeros(3, 2, dtype=torch.complex64), "real numbers"),
-        (torch.zeros(3, 2, dtype=torch.bool), "real numbers"),
-        (torch.zeros(3, 3), "2 outputs but train has 3 targets"),
-    ],
-)
-def test_targets_that_cannot_be_compared_are_refused(targets, message):
-    with pytest.raises(ValueError, match=message):
-        Regression().check(2, targets, name="train")
-
-
 def test_without_held_out_rows_the_calibrations_are_the_defaults():
     own, corrected, *left_out = Regression().calibrate(None, Shape(3, (1,)), None)
     assert left_out == [own, corrected]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from many import each
 
 import trustgp
 from trustgp.tangents.called import Call, called_predictor
@@ -61,20 +60,6 @@ def test_gradients_are_the_inputs_and_their_features_those_of_a_linear_regressio
     assert torch.equal(network.linear.weight.grad, X[:1])
     assert network.linear.bias.grad.tolist() == [1.0]
     assert (Call(function).__repr__(), Call(Estimator()).__repr__()) == ("function", "Estimator")
-
-
-@each(
-    ("network", "rows", "error", "message"),
-    [
-        (function, {"a": X, "b": X}, TypeError, r"can only be called; then inputs must be one tensor"),
-        (function, X[:, 0].long(), TypeError, r"can only be called; then inputs must be one tensor"),
-        (3.0, X, TypeError, "network is a float"),
-        (torch.nn.Linear, X, TypeError, "network is the class Linear"),
-    ],
-)
-def test_what_cannot_be_called_so_is_refused(network, rows, error, message):
-    with pytest.raises(error, match=message):
-        trustgp.fit(network, (rows, Y), progress=False)
 
 
 def test_without_validation_rows_a_warning_asks_for_them_and_exports_are_refused(tmp_path):

@@ -1,0 +1,39 @@
+"""The page of wrong calls: each raises the error that its table has, with these words."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from many import Many
+
+PAGE = (Path(__file__).parents[1] / "docs" / "errors.md").read_text()
+ROW = re.compile(r"^\| `(.+?)` \| (\w+Error) \| `(.+?)` \| .+ \|$", flags=re.MULTILINE)
+PARTS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+SECTIONS = {name: ROW.findall(text) for name, text in PARTS}
+
+
+@pytest.fixture(scope="module")
+def names():
+    """What the page defines."""
+    made: dict = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0], made)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_wrong_call_says_what_the_page_says(names, section):
+    with Many() as check:
+        for call, error, said in SECTIONS[section]:
+            with check(call):
+                with pytest.raises(Exception, match=re.escape(said)) as caught:
+                    eval(call, names)
+                assert error in {kind.__name__ for kind in type(caught.value).__mro__}
+
+
+def test_every_line_of_the_tables_is_a_call():
+    lines = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    assert len(lines) == sum(map(len, SECTIONS.values())) > 90
