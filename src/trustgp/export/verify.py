@@ -45,7 +45,7 @@ def _compared_rows(leaf: Tensor) -> Tensor:
 def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str, float]:
     """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
     form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
-    rows, worst = map_tensors(_compared_rows, rows_like(example, model.origin.structure)), {}
+    rows, worst = map_tensors(_compared_rows, rows_like(example, model.origin.structure, model.network)), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
         outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
@@ -136,7 +136,7 @@ class ExportSource:
     def inputs(self, example: Any) -> Inputs:
         """The validated example; None: rows of the model's own."""
         if example is not None:
-            return rows_like(example, self.model.origin.structure)
+            return rows_like(example, self.model.origin.structure, self.model.network)
         if self.model.memory is None:
             raise ValueError("this model holds no rows; pass example_inputs=, as the network takes them.")
         rows = self.model.memory.rows

@@ -117,7 +117,7 @@ def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size
     if mixture is None or mixture.gate.projection is None:
         what = "no such output" if mixture is None else "a single expert, and no gate to draw"
         raise ValueError(f"output={output}: the model has {what}.")
-    rows = to_device(as_inputs(inputs), mixture.gate.centroids.device)
+    rows = to_device(as_inputs(inputs, mixture.tangents.network.module), mixture.gate.centroids.device)
     require_all(finite_rows(rows), "inputs")
     lots = chunks(count(rows), chunk_rows(mixture.tangents))
     embedded = torch.cat([mixture.gate.embed(mixture.tangents(take(rows, index))) for index in lots])
