@@ -72,8 +72,8 @@ def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[st
 
 
 def rows_like(inputs: Inputs, wanted: str, network: Any = None) -> Inputs:
-    """The inputs as tensors, arrays in the precision of a network; an error unless there are rows, nested as in
-    the structure `wanted`."""
+    """The inputs as tensors, arrays in the precision of a network; an error unless there are rows, nested as
+    in the structure `wanted`."""
     rows = as_inputs(inputs, network)
     if structure(rows) != wanted:
         raise ValueError(f"inputs have the structure {structure(rows)}; the model takes {wanted}.")
