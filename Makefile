@@ -7,7 +7,7 @@ CONSTRAINTS := constraints.txt
 OLDEST := .venv-oldest
 INSTALL = $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 # They name torchvision, which nothing here needs and which may bring another torch: so without dependencies.
-ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch pytorch-ood
+ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
 
 # Around the library: the studies and their peers, the pages and their examples.
 AROUND := experiments/tests tests/test_docs.py tests/test_examples.py tests/test_site.py

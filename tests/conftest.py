@@ -22,10 +22,11 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 # The slowest files, the slowest first, so that the last ones are short.
 SLOW = [
-    "test_docs.py", "test_compiled.py", "test_14_lost_workers.py", "test_12_killed_fit.py",
-    "test_16_memory.py", "test_ray.py", "test_runtime.py", "test_budget.py", "test_10_degenerate_data.py",
-    "test_fit.py", "test_matrix.py", "test_ablation.py", "test_transfer.py", "test_contract.py",
-    "test_classification.py", "test_examples.py",
+    "test_docs.py", "test_compiled.py", "test_14_lost_workers.py", "test_matrix.py", "test_12_killed_fit.py",
+    "test_10_degenerate_data.py", "test_07_estimator_checks.py", "test_40_updates.py", "test_thinning.py",
+    "test_fit.py", "test_38_global_state.py", "test_several_networks.py", "test_21_memorised.py",
+    "test_witness_fit.py", "test_runtime.py", "test_budget.py", "test_ablation.py", "test_transfer.py",
+    "test_contract.py", "test_classification.py", "test_examples.py",
 ]  # fmt: skip
 
 

@@ -34,12 +34,17 @@ def fitted(request):
     return network, model, torch.cat([inputs[600:610], 3 * inputs[600:610]])
 
 
-def variance_of(model, network, row):
+def in_double(model, network):
+    """The network, and its tangents, in float64."""
+    double = prepare(copy.deepcopy(network).double(), "all", None)
+    state = model.mixtures[0].tangents.state().items()
+    state = {k: v.double() if v.is_floating_point() else v for k, v in state}
+    return double, model.origin.tangents.restore(double, state)
+
+
+def variance_of(model, double, plain, row):
     """About the network's output, of one row [1, d], from what the model holds."""
     mixture = model.mixtures[0]
-    tangents, double = mixture.tangents, prepare(copy.deepcopy(network).double(), "all", None)
-    state = {k: v.double() if v.is_floating_point() else v for k, v in tangents.state().items()}
-    plain = model.origin.tangents.restore(double, state)
     phi = plain(row.double()).rows[0]
     projection = mixture.gate.projection
     place = phi @ projection.directions.double() - projection.offset if projection is not None else phi[:0]
@@ -96,9 +101,10 @@ def test_a_prediction_is_that_of_the_reference(fitted, planted):
     assert (float(c.weights[1]) > 0) == (model.mixtures[0].whole is not None)
     assert float(c.weights[2]) > 0
     assert float(c.share) > 0
+    double = in_double(model, network)
     for i, row in enumerate(inputs.split(1)):
         alone = model.predict(row)
-        variance, novelty, label = variance_of(model, network, row)
+        variance, novelty, label = variance_of(model, *double, row)
         assert int(prediction.expert[i]) == int(alone.expert[0]) == label
         for value in (prediction.variance[i], alone.variance[0]):
             torch.testing.assert_close(value.double(), variance, rtol=1e-5, atol=0)

@@ -31,6 +31,7 @@ def pair(outputs):
     return outputs[:, :2], nn.functional.softplus(outputs[:, 2:])
 
 
+NIGHTLY = pytest.mark.nightly
 PLAIN, PAIRS = [network(seed, 2) for seed in range(3)], [network(seed, 4) for seed in range(3)]
 CASES = {"several": (PLAIN, None), "pair": (PAIRS[0], pair), "several pairs": (PAIRS, pair)}
 
@@ -44,7 +45,7 @@ def total_variance(networks, output):
     return (mu.square() + variance).mean(dim=0) - mu.mean(dim=0).square()
 
 
-@pytest.fixture(params=CASES, scope="module")
+@pytest.fixture(params=["several", "several pairs", pytest.param("pair", marks=NIGHTLY)], scope="module")
 def case(request):
     given, output = CASES[request.param]
     options = {"tangents": trustgp.Sketch(64), "num_experts": 2, "output": output, **OPTIONS}
@@ -115,8 +116,8 @@ def test_of_several_classifiers_the_mean_of_the_probabilities_counts(logits):
 
 
 KINDS = {"regression": TARGETS, "classification": CLASSES, "multilabel": (TARGETS > 0).long()}
-MODES = [("onnx", "classification"), ("onnx", "multilabel")]
-MODES += [pytest.param("pt2", kind, marks=pytest.mark.nightly) for kind in ("regression", "classification")]
+MODES = [("onnx", "classification"), pytest.param("onnx", "multilabel", marks=NIGHTLY)]
+MODES += [pytest.param("pt2", kind, marks=NIGHTLY) for kind in ("regression", "classification")]
 
 
 @pytest.mark.parametrize(("form", "kind"), MODES)
@@ -138,8 +139,8 @@ def test_files_of_several_networks_answer_as_predict_does(form, kind, tmp_path):
 
 
 def test_one_network_twice_and_a_list_of_one_are_allowed():
-    once = trustgp.fit([PLAIN[0]], (ROWS, TARGETS), progress=False)
-    twice = trustgp.fit([PLAIN[0], PLAIN[0]], (ROWS, TARGETS), progress=False)
+    given = ([PLAIN[0]], [PLAIN[0], PLAIN[0]])
+    once, twice = (trustgp.fit(one, (ROWS, TARGETS), witness=None, progress=False) for one in given)
     assert torch.equal(once.predict(ROWS).mean, twice.predict(ROWS).mean)
     assert bool(torch.isfinite(twice.predict(ROWS).std).all())
 
@@ -147,7 +148,7 @@ def test_one_network_twice_and_a_list_of_one_are_allowed():
 def test_the_estimator_takes_several_networks_or_a_function_that_trains_them():
     X, y = ROWS.numpy(), TARGETS.numpy()
     for given in (PLAIN, lambda inputs, targets: PLAIN):
-        mean = TrustRegressor(given).fit(X, y).predict(X)
+        mean = TrustRegressor(given, fit_options={"witness": None}).fit(X, y).predict(X)
         np.testing.assert_array_equal(mean, torch.stack([one(ROWS) for one in PLAIN]).mean(0).detach())
 
 
@@ -179,6 +180,7 @@ def test_what_does_not_suit_is_refused(given, options, error, message):
 def test_a_file_is_refused_with_other_networks_or_without_the_variance(tmp_path):
     cases = (PLAIN, PLAIN[::-1], None, None), (PAIRS[0], PAIRS[0], pair, lambda o: o[:, :2])
     for given, other, output, another in cases:
-        trustgp.fit(given, (ROWS, TARGETS), output=output, progress=False).save(tmp_path / "model")
+        options = {"output": output, "witness": None, "progress": False}
+        trustgp.fit(given, (ROWS, TARGETS), **options).save(tmp_path / "model")
         with pytest.raises(ArtifactError, match="was fitted to another network"):
             trustgp.load(tmp_path / "model", other, output=another)

@@ -37,7 +37,7 @@ def frame(library, x, y):
     return library.DataFrame({name: table[:, i] for i, name in enumerate([*INPUTS, *TARGETS])})
 
 
-@LIBRARIES
+@pytest.mark.parametrize("library", [pd, pytest.param(pl, marks=pytest.mark.nightly)])
 def test_frames_serve_wherever_rows_are_taken(case, library):
     """Every function that takes rows reads them on its own path; a cheaper test sees one of them only."""
     network, x, y, _ = case

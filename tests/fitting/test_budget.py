@@ -44,11 +44,6 @@ def fit(network):
     return fitted
 
 
-@pytest.fixture(scope="module")
-def plain(fit):
-    return fit()
-
-
 def chosen(monkeypatch, network, n=ROWS, **options):
     """Tangents, experts and rank that a fit would have, without the fit."""
     found = {}
@@ -87,9 +82,9 @@ def test_what_the_user_has_chosen_stays(monkeypatch, network):
 def test_a_model_that_came_out_too_large_is_cut_and_calibrated(fit, monkeypatch):
     monkeypatch.setattr(Sizing, "expected", lambda self, experts, rank: 0)  # as if all were small
     monkeypatch.setattr(pipeline, "whole_posterior", lambda *_: {})  # as within a small budget
-    plain = fit()
+    plain = fit(FEWER)
     limit = plain.nbytes // 2 + OVERHEAD
-    model = fit(budget=limit)
+    model = fit(FEWER, budget=limit)
     assert model.nbytes <= limit - OVERHEAD < plain.nbytes
     assert re.fullmatch(r"rank=\d+", model.origin.compressed)
     rank = model.state.directions
@@ -123,7 +118,8 @@ def test_the_witness_goes_where_the_experts_alone_fit(fit):
     assert budget.shrink_to_budget(whole.state, least).witness is None
 
 
-def test_where_nothing_is_small_enough_after_the_fit_it_carries_the_model_too(plain):
+def test_where_nothing_is_small_enough_after_the_fit_it_carries_the_model_too(fit):
+    plain = fit(FEWER)
     with pytest.raises(trustgp.BudgetError, match=r"nothing fits within 1.0 KiB: .*rank=8.* needs") as caught:
         budget.shrink_to_budget(plain.state, 1024)
     assert caught.value.model is plain.state

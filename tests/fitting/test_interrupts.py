@@ -44,7 +44,6 @@ def failing(fit_case, monkeypatch):
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
 ERRORS = [
-    (MemoryError(), MemoryError),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), torch.OutOfMemoryError),
     (CPU, MemoryError),
     (KeyboardInterrupt(), KeyboardInterrupt),

@@ -17,11 +17,9 @@ def tensor_bytes(state) -> int:
     return sum(t.numel() * t.element_size() for t in state_tensors(state))
 
 
-@pytest.mark.parametrize(
-    "tangents", [LayerFactors(), JacobianRows(), JacobianRows(keep=50), JacobianRows(keep_per_expert=9)]
-)
+@pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows(keep=50), JacobianRows(keep_per_expert=9)])
 def test_experts_and_gate_have_the_estimated_size(fit_case, tangents):
-    (mixture,) = fit_case(tangents=tangents).mixtures
+    (mixture,) = fit_case(tangents=tangents, witness=None).mixtures
     for expert in mixture.experts:
         size, rank = tensor_bytes(expert), expert.posterior.directions or None
         estimate = expert_bytes(mixture.tangents, len(expert.rows), 2, rank)
@@ -40,7 +38,7 @@ def plan(case, n=160, *, keep=False, **options) -> Plan:
     return make_plan(ready, data, parsed, experts, rank, workers=2, keep=keep)
 
 
-@pytest.mark.parametrize(("n", "size"), [(160, 750), (900, 100), (5000, 250)])
+@pytest.mark.parametrize(("n", "size"), [(160, 750), (900, 100)])
 def test_the_estimate_of_the_witness_is_near_its_size(case, find, toy, n, size):
     actual = find(*toy(n, seed=3), rows=size).nbytes
     estimate = plan(case, n, num_experts=4, witness=Witness(rows=size)).witness_bytes

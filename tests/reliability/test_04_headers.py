@@ -18,7 +18,7 @@ def test_a_forged_header_is_refused_quickly_and_takes_little_memory(name, gram_f
     path = tmp_path / "forged.trustgp"
     path.write_bytes(BLOATED[name]())
     taken = []
-    for traced in (False, False, False, True):  # the best of three: other work on the machine only adds
+    for traced in (False, False, True):  # the best of two: other work on the machine only adds
         if traced:
             tracemalloc.start()
         start = time.thread_time()
@@ -28,7 +28,7 @@ def test_a_forged_header_is_refused_quickly_and_takes_little_memory(name, gram_f
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < BYTES
-    assert min(taken[:3]) < SECONDS
+    assert min(taken[:2]) < SECONDS
 
 
 MEASURED = """

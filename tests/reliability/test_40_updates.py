@@ -21,6 +21,7 @@ def table(x):
 
 
 CASES = {"friedman": (friedman, 0.2, 160, 120), "arm": (arm, 0.1, 200, 150), "table": (table, 0.2, 40, 80)}
+NAMES = ["table", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("friedman", "arm"))]
 
 
 def draw(make, noise, n, seed):
@@ -35,7 +36,7 @@ def coverage(model, x, y):
     return float(((low <= y) & (y <= high)).double().mean())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_update_covers_new_rows_as_a_refit_does(name):
     """Eight fits: the network has seen the first rows only, so new rows show larger errors. 40 rows of the
     table are too few for a witness, 120 are not."""

@@ -224,7 +224,10 @@ def test_a_fit_keeps_the_mean_to_the_bit_and_survives_its_file(name, tangents, t
     assert torch.equal(again.corrected.mean, p.corrected.mean)
 
 
-@pytest.mark.parametrize("tangents", [JacobianRows(keep_per_expert=9), Sketch(64)], ids=["rows", "sketch"])
+KINDS = [Sketch(64), pytest.param(JacobianRows(keep_per_expert=9), marks=nightly)]
+
+
+@pytest.mark.parametrize("tangents", KINDS)
 def test_features_that_are_kept_during_the_fit_change_nothing(tangents, monkeypatch, tmp_path):
     network, inputs = rows_of("gru", 80)
     options = {"tangents": tangents, "num_experts": 3, "memory": 2**40}

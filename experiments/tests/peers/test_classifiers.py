@@ -212,27 +212,3 @@ def test_a_layer_called_twice_has_one_gradient_and_with_two_sizes_is_refused():
     torch.testing.assert_close(peer.predict(pixels).probabilities, expected, rtol=1e-9, atol=0)
     with pytest.raises(ValueError, match="do not match their Kronecker factors"):
         LaplaceClassifier.fit(Shared(2).double().eval(), (pixels, labels % 2))
-
-
-@cuda
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_on_a_gpu_the_same_seed_trains_the_same_network(dropout):
-    pixels, labels = images(200)
-    options = {"epochs": 3, "batch_size": 32, "learning_rate": 0.01, "loss": cross_entropy, "device": "cuda"}
-    start = small_cnn(dropout=dropout).float()
-    first, again = (train(start, pixels.float(), labels, **options) for _ in range(2))
-    for one, other in zip(first.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-@cuda
-@laplace
-@pytest.mark.parametrize("last_layer", [False, True])
-def test_on_a_gpu_laplace_answers_as_on_the_cpu(last_layer):
-    pixels, labels = images()
-    network = trained_cnn((pixels, labels))
-    rows = (pixels, labels)
-    here = LaplaceClassifier.fit(network, rows, rows, last_layer=last_layer).predict(pixels)
-    there = LaplaceClassifier.fit(network.cuda(), rows, rows, last_layer=last_layer).predict(pixels)
-    assert there.probabilities.is_cuda
-    torch.testing.assert_close(there.probabilities.cpu(), here.probabilities, rtol=1e-3, atol=1e-6)

@@ -367,24 +367,3 @@ def test_rows_are_sorted_within_groups_or_without_and_a_filter_keeps_rows_with_e
     opened.locator(f"{LONG} .filter").fill("")
     assert len(column(opened, LONG, 1)) == 60
     assert opened.locator(f"{LONG} output").inner_text() == "60 rows"
-
-
-def test_a_figure_grows_the_command_is_copied_and_the_contents_mark_the_study(visit, page):
-    opened = visit(page)
-    assert opened.locator("nav .here > a").all_inner_texts() == ["transfer"]
-    small, large = opened.locator(".enlarge img").first, opened.locator("dialog img")
-    small.click()
-    assert large.get_attribute("src") == small.get_attribute("src")
-    assert large.get_attribute("alt") == "Small multiples. A panel each."
-    assert large.bounding_box()["width"] > small.bounding_box()["width"]
-    opened.keyboard.press("Escape")
-    assert not opened.locator("dialog").is_visible()
-    small.click()
-    opened.locator("dialog .close").click()
-    assert not opened.locator("dialog").is_visible()
-    opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    opened.locator("#transfer .copy").click()
-    opened.locator("#transfer .copy", has_text="Copied").wait_for()
-    assert opened.evaluate("navigator.clipboard.readText()") == "trustgp study transfer --seeds 3"
-    opened.locator("nav a", has_text="bound").click()
-    opened.locator("nav .here > a", has_text="bound").wait_for()
