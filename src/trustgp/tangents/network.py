@@ -271,7 +271,8 @@ def as_matrix(outputs: Any) -> Tensor:
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         advice = "pass output=, a function that selects it from what the network returns, or a pair of such"
         what = f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}"
-        raise ValueError(f"{what} for a mean and its variance: output=lambda o: (o[0], o[1]).")
+        pair = "(o.mean, o.variance)" if hasattr(outputs, "variance") else "(o[0], o[1])"
+        raise ValueError(f"{what} for a mean and its variance: output=lambda o: {pair}.")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
