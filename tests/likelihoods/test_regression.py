@@ -162,7 +162,7 @@ def near_and_far(c: Calibration) -> list[float]:
     """V of E = 1 among the rows and far from them, of the first output."""
     one = torch.ones(1, 2, dtype=torch.float64)
     raw = {name: 0 * one for name in ("noise", "log_kappa", *LOGS)} | {"epistemic": one, "novelty": one}
-    return [float(c.scale(SimpleNamespace(**raw), u * one)[0, 0]) for u in (1.0, 0.0)]
+    return [float(c.scale(SimpleNamespace(**raw), one, u * one)[0, 0]) for u in (1.0, 0.0)]
 
 
 def test_left_out_rows_set_the_scale_near_the_data_and_left_out_clusters_far_away():

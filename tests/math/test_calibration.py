@@ -132,12 +132,14 @@ def test_scale_is_the_formula(near, bias, weights, values, variance, growth):
     z = [variance * kappa, *others]
     expected = pytest.approx(pooled_scale(near, bias, weights, z, variance, growth), rel=1e-9)
     c = calibration(outputs=1, weights=weights, bias=(bias,), growth=growth)
-    assert float(c.scale(raw, number([[near]]))) == expected
+    assert float(c.scale(raw, raw.epistemic + raw.noise, number([[near]]))) == expected
     folded, rare = c.folded(torch.device("cpu"), torch.float32)
-    assert float(folded.scale(raw, number([[near]]))) == expected
+    assert float(folded.scale(raw, raw.epistemic + raw.noise, number([[near]]))) == expected
     assert rare.dtype == torch.float32
     huge = replace(c, bias=number([1e4]))
-    assert float(huge.scale(raw, number([[1.0]]))) == pytest.approx(math.exp(cal.MAX_LOG_SCALE), rel=1e-9)
+    assert float(huge.scale(raw, raw.epistemic + raw.noise, number([[1.0]]))) == pytest.approx(
+        math.exp(cal.MAX_LOG_SCALE), rel=1e-9
+    )
 
 
 def test_how_near_a_row_is_depends_on_the_share_of_held_out_rows_that_are_more_novel():

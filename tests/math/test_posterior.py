@@ -17,7 +17,8 @@ def both_variances(train, test, tau):
     factor, jitter = factorise(train @ train.T, tau)
     assert jitter == 0.0
     from_gram = gram_variance(test.square().sum(1), test @ train.T, factor)
-    return from_gram, span_variance(test, *span(train, torch.tensor(tau, dtype=torch.float64)))
+    basis, shrinkage = span(train, torch.tensor(tau, dtype=torch.float64))
+    return from_gram, span_variance(test[None], basis[None], shrinkage.sqrt()[None, None])[0]
 
 
 @pytest.mark.parametrize("tau", [1e-3, 1.0, 100.0])

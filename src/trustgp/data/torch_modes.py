@@ -52,3 +52,9 @@ def refuse_transforms(inputs: Inputs) -> None:
             "predict was called within torch.func (vmap, grad, jvp, ...), which it does not support; pass "
             "all rows at once, and differentiate the network itself."
         )
+
+
+def readable(tensor: torch.Tensor) -> bool:
+    """Whether a value may decide what is computed: not on a GPU, which would have to be waited for, nor in a
+    trace."""
+    return tensor.device.type == "cpu" and type(tensor) is torch.Tensor

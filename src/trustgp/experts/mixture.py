@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +20,8 @@ from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
 from .hidden import HiddenRows
+from .posteriors import LatentMoments
+from .stack import SpanStack
 from .whole import WholePosterior
 
 
@@ -161,9 +162,9 @@ class Mixture:
         return torch.stack([*columns, self.log_kappa], dim=1)
 
     @cached_property
-    def each(self) -> list[tuple[Tensor, ...]]:
-        """The same of each expert, [1, B] each."""
-        return [numbers.split(1) for numbers in self.numbers]
+    def stack(self) -> SpanStack | None:
+        """The experts in stacked tensors; None where they keep rows."""
+        return SpanStack.of([expert.posterior for expert in self.experts])
 
     def labels(self, features: Features) -> Tensor:
         """The expert of each row, shape [n]."""
@@ -173,22 +174,45 @@ class Mixture:
 
     def _predict(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
         labels = self.labels(features) if labels is None else labels
-        if len(labels) == 1:
-            number = labels.tolist()[0]
-            latent = self._prediction(labels, self.each[number], *self._moments(number, features))
-            return self._with_statistics(latent, features)
+        moments, amplitude = (self._looped if self.stack is None else self.stacked)(features, labels)
+        numbers = self.numbers.index_select(0, labels)
+        return self._with_statistics(self._prediction(labels, numbers, moments, amplitude), features)
+
+    def stacked(
+        self, features: Any, labels: Tensor, moments: LatentMoments | None = None
+    ) -> tuple[LatentMoments, Tensor | None]:
+        """Moments of n rows, unless they are known, with those of failed experts; and amplitudes where a
+        kernel serves several outputs."""
+        assert self.stack is not None
+        kept = self.stack.select(features, labels)
+        moments = self.stack(kept, labels) if moments is None else moments
+        several, failed = len(self.tangents.mix) > 1, self.stack.failed
+        sizes = amplitudes(self.tangents, kept, blended=self.blended) if several else None
+        if failed is not None:  # which have no columns, and do not reduce the gradient at all
+            failed, prior = failed[labels], features.diag()
+            unit, norms = (torch.where(failed, prior, one) for one in (moments.unit, moments.prior))
+            moments = LatentMoments(unit, norms, moments.residual_mean)
+            if sizes is not None:
+                whole = amplitudes(self.tangents, features, blended=self.blended)
+                sizes = torch.where(failed[:, None], whole, sizes)
+        return moments, sizes
+
+    def _looped(self, features: Features, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
+        """The same of experts that keep rows, each of which predicts its own rows at once."""
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
-        parts = [
-            self._moments(expert, features.take(rows))
-            for expert, rows in enumerate(order.split(sizes))
-            if len(rows)
-        ]
-        back, numbers = order.argsort(), self.numbers[labels].unbind(dim=1)
-        latent = self._prediction(
-            labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True))
+        lots = [(e, rows) for e, rows in enumerate(order.split(sizes)) if len(rows)]
+        parts = [self._moments(e, features if len(lots) == 1 else features.take(rows)) for e, rows in lots]
+        back = order.argsort() if len(lots) > 1 else None
+        unit, prior, mean, *sizes = (
+            lot[0] if back is None else torch.cat(lot)[back] for lot in zip(*parts, strict=True)
         )
-        return self._with_statistics(latent, features)
+        return LatentMoments(unit, prior, mean), sizes[0] if sizes else None
+
+    @property
+    def blended(self) -> bool:
+        """Whether the experts learn combinations of the outputs."""
+        return len(self.experts[0].scale) < len(self.outputs)
 
     def _with_statistics(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
         own = {} if self.whole is None else self.whole.latent(features.by_output)
@@ -211,23 +235,17 @@ class Mixture:
         values = unit, moments.prior, moments.residual_mean
         if len(self.tangents.mix) == 1:
             return values
-        blended = len(expert.scale) < len(self.outputs)
         columns = features.select(expert.posterior.columns)
-        return *values, amplitudes(self.tangents, columns, blended=blended)
+        return *values, amplitudes(self.tangents, columns, blended=self.blended)
 
     @staticmethod
     def _prediction(
-        labels: Tensor,
-        numbers: Sequence[Tensor],
-        unit: Tensor,
-        prior: Tensor,
-        mean: Tensor,
-        amplitude: Tensor | None = None,
+        labels: Tensor, numbers: Tensor, moments: LatentMoments, amplitude: Tensor | None
     ) -> LatentPrediction:
-        """From the moments of the experts `labels` [n], and their numbers [n, B] each."""
-        scale, noise, log_kappa = numbers
+        """From the moments of the experts `labels` [n], and their numbers [n, 3, B]."""
+        unit, mean, (scale, noise, log_kappa) = moments.unit, moments.residual_mean, numbers.unbind(dim=1)
         # at most 1; `fmin` turns 0 / 0 into 1: without a gradient a row is novel
-        novelty = torch.fmin(unit / prior, ONE.to(unit.device))
+        novelty = torch.fmin(unit / moments.prior, ONE.to(unit.device))
         nothing = NONE.to(unit.device).expand_as(mean)
         return LatentPrediction(
             epistemic=unit[:, None] * (scale if amplitude is None else amplitude * scale),

@@ -109,7 +109,8 @@ class SpanPosterior(Posterior):
         basis, wide = self.basis, features.wide if isinstance(features, RowFeatures) else phi.double()
         if phi.is_cuda:  # float32 products may be TF32
             phi, basis = wide, basis.double()
-        unit = posterior.span_variance(phi, basis, self.shrinkage)
+        root = self.shrinkage.sqrt().to(phi.dtype)[None, None]
+        unit = posterior.span_variance(phi[None], basis[None], root)[0]
         return LatentMoments(unit, wide.square().sum(dim=1), wide @ self.weights)
 
     def root_features(self, features: Features) -> Tensor | None:
@@ -122,6 +123,9 @@ class SpanPosterior(Posterior):
     def _root_features(self, features: Any) -> Tensor:
         phi, basis = features.wide, self.basis.double()
         return phi - ((phi @ basis) * (1.0 - self.shrinkage.sqrt())) @ basis.T
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "basis": self.basis.clone()}  # not all of the stack that it may be a view of
 
     def extended(self, phi: Tensor, residual: Tensor, tau: Tensor) -> Self:
         r"""With more rows, features [k, d] and r [k, B], at the noise ratio at which it was solved.

@@ -54,10 +54,16 @@ class WholePosterior:
         total = (basis * self.values) @ basis.T + rows.T @ rows
         return self._of(total, self.units, count + len(by_output) * (self.units > 0).sum(), self.basis.dtype)
 
+    @cached_property
+    def _root(self) -> Tensor:
+        """The eigenvectors, times the deviation of the weights there [D, D]; float32 products of a GPU may be
+        TF32."""
+        scale = (self.values + RIDGE * self.values[-1]).rsqrt()
+        return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
+
     def _inside(self, by_output: Tensor) -> Tensor:
         """Gradients of n rows [n, C, D] along the eigenvectors, times the deviation of the weights there."""
-        basis = self.basis.double() if by_output.is_cuda else self.basis  # float32 products may be TF32
-        return (by_output.to(basis.dtype) @ basis).double() * (self.values + RIDGE * self.values[-1]).rsqrt()
+        return (by_output.to(self._root.dtype) @ self._root).double()
 
     def leverage(self, by_output: Tensor) -> Tensor:
         """h of the gradients of n rows [n, C, D], float64, shape [n, C]."""
@@ -74,10 +80,12 @@ class WholePosterior:
 
     def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
         """What it adds to a `LatentPrediction`, by field, with or without the covariance of outputs."""
+        if not covariance or len(self.units) == 1:
+            return {"log_leverage": self(by_output)}
         inside = self._inside(by_output)
-        own = {"log_leverage": self._log(inside.square().sum(dim=2) * self.units.square())}
-        several = covariance and len(self.units) > 1
-        return own | {"covariance": (inside @ inside.mT).flatten(1)} if several else own
+        products = torch.bmm(inside, inside.mT)
+        leverage = products.diagonal(dim1=1, dim2=2) * self.units.square()
+        return {"log_leverage": self._log(leverage), "covariance": products.flatten(1)}
 
     def _log(self, leverage: Tensor) -> Tensor:
         return (leverage / self.typical).clamp_min(MIN_LEVERAGE).log()
@@ -104,8 +112,7 @@ class ContrastPosterior(WholePosterior):
     def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
         """The covariance of psi [n, (k - 1)^2], and the logarithm of the combination's variance [n, 1], over
         the mean of training rows."""
-        root = self._root.double() if by_output.is_cuda else self._root  # float32 products may be TF32
-        inside = (by_output.to(root.dtype) @ root).double()  # [n, k, D]
+        inside = self._inside(by_output)  # [n, k, D]
         psi = inside[:, min(1, len(self.units) - 1) :]
         level = inside[:, 0].square().sum(dim=1, keepdim=True).clamp_min(MIN_LEVERAGE)
         return {"covariance": (psi @ psi.mT).flatten(1), "log_leverage": level.log()}

@@ -28,6 +28,7 @@ from typing_extensions import Self
 from ..data.chunking import at_once
 from ..data.trees import Inputs, leaves, state_tensors
 from ..math.evidence import distances
+from .blocks import Blocks
 
 MAX_SCALED_INPUT = 1e30  # scaled inputs are clamped to it: they must fit into float32
 PADDING = 2 * MAX_SCALED_INPUT  # every number of a missing neighbour: its kernel with all others is 0
@@ -138,15 +139,19 @@ class WitnessState:
         return [0, *self.sizes.cumsum(dim=0).tolist()]
 
     @cached_property
-    def cells(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Points, level and centre of each, the latter [1, C]."""
-        parts = self.points.split(self.sizes.tolist()), self.level.split(1), self.centre.split(1)
-        return list(zip(*parts, strict=True))
-
-    @cached_property
     def largest(self) -> int:
         """Rows of the largest cell."""
         return int(self.sizes.max())
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every cell has as many rows as are looked up."""
+        return int(self.sizes.min()) >= self.num_nearest
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The first row of each cell [M], on the device of the points."""
+        return (self.sizes.cumsum(dim=0) - self.sizes).to(self.points.device)
 
     @cached_property
     def order(self) -> Tensor:
@@ -204,60 +209,72 @@ class WitnessState:
     def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> WitnessPrediction:
         """The same for as many points as fit into memory."""
         labels = distances(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
-        rows, radius = self._nearest(points, labels, excluded)
-        neighbours = min(self.most_neighbours, radius.shape[1])
-        mean, novelty = self._solved(points, rows[:, :neighbours], radius[:, :neighbours].isinf())
-        inside = (~radius.isinf()).to(self.errors)[:, :, None]
-        count, total = inside.sum(dim=1), (inside * self.errors[rows]).sum(dim=1)
-        noise = (total / count.clamp_min(1.0)).double()
-        if excluded is not None:  # which may be all of a cell's rows
-            noise = torch.where(count > 0, noise, self.errors.double().mean(dim=0))
-        if len(labels) == 1:
-            _, level, centre = self.cells[labels.tolist()[0]]
+        blocks, full = Blocks.of(labels, len(self.sizes)), self.full and excluded is None
+        if blocks.single is not None and excluded is None:
+            rows, radius = self._in_cell(points, blocks.single)
         else:
-            level, centre = self.level[labels], self.centre[labels]
+            rows, radius = self._in_cells(points, labels, blocks, excluded)
+        neighbours = min(self.most_neighbours, radius.shape[1])
+        closest, missing = radius[:, :neighbours], None if full else radius.isinf()
+        mean, novelty = self._solved(
+            points, rows[:, :neighbours], None if missing is None else missing[:, :neighbours]
+        )
+        errors = self.errors[rows]
+        if missing is None:
+            distance, noise = closest[:, -1], errors.mean(dim=1).double()
+        else:
+            inside = (~missing).to(errors)[:, :, None]
+            number, total = inside.sum(dim=1), (inside * errors).sum(dim=1)
+            noise = (total / number.clamp_min(1.0)).double()
+            if excluded is not None:  # which may be all of a cell's rows
+                noise = torch.where(number > 0, noise, self.errors.double().mean(dim=0))
+            distance = closest.masked_fill(closest.isinf(), 0.0).amax(dim=1)
+        level, centre = (
+            table.index_select(0, labels) if blocks.slot is not None else blocks.pick(table)
+            for table in (self.level, self.centre)
+        )
         # tau > 0 keeps it positive where rounding takes the novelty below 0
         variance = torch.maximum(level * (novelty + self.ratio), self.floor)
-        distance = radius[:, :neighbours].masked_fill(radius[:, :neighbours].isinf(), 0.0).amax(dim=1)
         return WitnessPrediction(centre + mean, variance, novelty.squeeze(1), distance, noise, self.reach)
 
-    def _nearest(
-        self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
-    ) -> tuple[Tensor, Tensor]:
-        """Positions of the nearest rows [n, k], and their distances [n, k]; infinite: there are fewer."""
-        numbers, k = set(labels.tolist()), min(self.num_nearest, self.largest)
-        if len(numbers) == 1 and excluded is None:
-            return self._in_cell(points, numbers.pop())
-        positions = labels.new_zeros(len(labels), k)
-        radius = points.new_full((len(labels), k), torch.inf)
-        for number in numbers:
-            inside = (labels == number).nonzero().flatten()
-            unseen = None if excluded is None else (excluded.groups[inside], excluded.rows)
-            rows, distance = self._in_cell(points[inside], number, unseen)
-            positions[inside, : rows.shape[1]], radius[inside, : rows.shape[1]] = rows, distance
-        return positions, radius
-
-    def _in_cell(
-        self, points: Tensor, number: int, unseen: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The same of one cell, at most k of its rows; infinite: excluded."""
+    def _in_cell(self, points: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Positions of the nearest rows of a cell [n, k], and their distances [n, k]."""
         first, last = self.edges[number : number + 2]
-        distance = distances(points, self.cells[number][0].double()).add_(self.order[: last - first])
-        if unseen is not None:
-            distance.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
+        distance = distances(points, self.points[first:last].double()).add_(self.order[: last - first])
         distance, positions = distance.topk(min(self.num_nearest, last - first), dim=1, largest=False)
         return positions + first, distance
 
-    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
+    def _in_cells(
+        self, points: Tensor, labels: Tensor, blocks: Blocks, excluded: ExcludedGroups | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of each point's cell; infinite: it has fewer rows, or they are excluded."""
+        starts, sizes = self.starts, self.sizes.to(labels.device)
+        numbers = torch.arange(self.largest, device=labels.device)
+        rows = (starts[blocks.owner][:, None] + numbers).clamp_max_(len(self.points) - 1)  # [B, largest]
+        distance = distances(blocks.split(points), self.points[rows].double())
+        beyond = (numbers >= sizes[blocks.owner][:, None])[:, None]
+        if excluded is not None:
+            beyond = beyond | (blocks.split(excluded.groups)[:, :, None] == excluded.rows[rows][:, None])
+        distance = blocks.join(distance.add_(self.order).masked_fill_(beyond, torch.inf))
+        distance, positions = distance.topk(min(self.num_nearest, self.largest), dim=1, largest=False)
+        return (starts[labels][:, None] + positions).clamp_max_(len(self.points) - 1), distance
+
+    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows."""
-        rows = self.points[positions].masked_fill(missing[:, :, None], PADDING)  # [n, p, d]
+        rows, targets = self.points[positions], self.targets[positions]
+        if missing is not None:
+            rows = rows.masked_fill(missing[:, :, None], PADDING)  # [n, p, d]
         joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
         kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
         gram, cross = kernel[:, :-1].split([positions.shape[1], 1], dim=2)
         shares = torch.cholesky_solve(cross, torch.linalg.cholesky_ex(gram).L)  # S [n, p, 1]
-        novelty = (1.0 - (shares * cross).sum(dim=1)).clamp(0.0, 1.0)
-        return (shares * self.targets[positions]).sum(dim=1), novelty
+        mean, support = (
+            torch.bmm(shares.mT, torch.cat([targets, cross], dim=2))
+            .squeeze(1)
+            .split([targets.shape[2], 1], dim=1)
+        )
+        return mean, (1.0 - support).clamp(0.0, 1.0)
 
 
 def vectors_of(inputs: Inputs) -> Tensor:

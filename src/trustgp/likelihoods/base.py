@@ -176,7 +176,8 @@ def common_fields(
     """Fields of every prediction, by name; without a score, that is the novelty."""
     if valid is None:
         valid = torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1)
-    novelty = raw.novelty.mean(dim=1)
+    # all outputs of one kernel have one
+    novelty = raw.novelty[:, 0] if raw.expert.shape[1] == 1 else raw.novelty.mean(dim=1)
     return {
         "novelty": novelty.to(wide(outputs.dtype)),
         "expert": raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,

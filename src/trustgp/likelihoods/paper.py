@@ -25,7 +25,7 @@ class PaperRegression(Regression):
     calibrated: ClassVar[bool] = False
     whole_kind: ClassVar[type[WholePosterior] | None] = None
 
-    def score(self, measures: Tensor, calibrations: Any) -> Tensor:
+    def _score(self, measures: Tensor, exponent: Tensor) -> Tensor:
         """The share of the prior variance, shape [n]."""
         return measures[:, 0].exp()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -85,12 +86,17 @@ class Prediction(Batch):
     def variance(self) -> Tensor:
         """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare, and where there is
         doubt that of the training targets."""
-        usual = self.epistemic + self.aleatoric + self.excess
-        usual = usual if self.rare is None else usual + self.rare
+        usual = self.usual_variance
         if self.vague is None or self.centre is None:
             return usual
         marginal = MARGINAL_VARIANCE * self._spread + (self.centre - self.mean).square()
         return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
+
+    @cached_property
+    def usual_variance(self) -> Tensor:
+        """The same without doubt."""
+        usual = self.epistemic + self.aleatoric + self.excess
+        return usual if self.rare is None else usual + self.rare
 
     @property
     def _spread(self) -> Tensor:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import reduce
-from operator import add
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.tensor_file import Reader
+from ..data.torch_modes import readable
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
@@ -111,7 +110,11 @@ class Regression(Likelihood):
 
     def score(self, measures: Tensor, calibrations: Scales) -> Tensor:
         """Minus the logarithm of the share of held-out rows that are more novel, shape [n]."""
-        return calibrations[0].nearness(measures)[1]
+        return self._score(measures, calibrations[0].nearness(measures)[1])
+
+    def _score(self, measures: Tensor, exponent: Tensor) -> Tensor:
+        """The same, which is D of the calibration."""
+        return exponent
 
     def calibrate(
         self,
@@ -183,16 +186,17 @@ class Regression(Likelihood):
     ) -> Prediction:
         """About the network's output; lazily, about the corrected mean, and without calibration."""
         own, corrected, *_ = calibrations
-        measures = self.measures(raw, outputs)
-        on_device = own.folded(measures.device, wide(outputs.dtype))[0]
-        score = self.score(measures, (on_device,) * 4)
+        measures, precision = self.measures(raw, outputs), wide(outputs.dtype)
+        on_device = own.folded(measures.device, precision)[0]
+        nearness, exponent = on_device.nearness(measures)
+        score = self._score(measures, exponent)
         common = common_fields(outputs, raw, score, valid, reference)
 
         def scaled(calibration: Calibration) -> Prediction:
             return _about(outputs, raw, calibration, common)
 
         later = {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
-        return replace(scaled(own), **later)
+        return _about(outputs, raw, own, common | later, nearness)
 
 
 def _meant(outputs: int, targets: Tensor) -> str:
@@ -306,48 +310,57 @@ def _compared(rows: CalibrationRows, one: Calibration, other: Calibration) -> tu
 
 
 def _about(
-    outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
+    outputs: Tensor,
+    raw: LatentPrediction,
+    calibration: Calibration,
+    common: dict[str, Any],
+    u: Tensor | None = None,
 ) -> Prediction:
-    """The distribution about the network's output, or about the corrected mean."""
+    """The distribution about the network's output, or about the corrected mean; `u`: of the rows [n]."""
     c, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
-    dtype, variance, nearness = rare.dtype, raw.epistemic + raw.noise, c.nearness(raw.measures())[0][:, None]
-    scale = c.scale(raw, nearness)
+    nearness = (c.nearness(raw.measures())[0] if u is None else u)[:, None]
+    dtype, variance = rare.dtype, raw.epistemic + raw.noise
+    scale = c.scale(raw, variance, nearness)
     expected, left = pooled(
         c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
     )
     left, kept = left * scale, 1.0 - c.shift
-    excess = expected.square() * (c.excess * kept * kept) if kept else torch.zeros_like(expected)
-    variances = {
-        "epistemic": _like(left * raw.epistemic, outputs, dtype),
+    excess = expected * expected * (c.excess * kept * kept) if kept else torch.zeros_like(expected)
+    epistemic, aleatoric, excess = (
+        _like(value, outputs, dtype) for value in (left * raw.epistemic, left * raw.noise, excess)
+    )
+    parts = {
+        "epistemic": epistemic,
         # must not underflow to certainty
-        "aleatoric": _like(left * raw.noise, outputs, dtype).clamp_min(torch.finfo(dtype).tiny),
-        "excess": _like(excess, outputs, dtype),
+        "aleatoric": aleatoric.clamp_min(torch.finfo(dtype).tiny),
+        "excess": excess,
         "rare": _like(rare.expand_as(expected), outputs, dtype),
+        "df": _like(c.df.expand_as(expected), outputs, dtype),
     }
-    finite = torch.isfinite(reduce(add, variances.values()))  # overflow makes a row invalid
-    common, marginal = _masked(common, finite.reshape(outputs.shape[0], -1).all(dim=1)), {}
     if c.vague:
         novel = torch.where(common["valid"][:, None], ignorance(nearness), 0.0)
-        marginal["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
-        marginal["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
-    covariance, shape = raw.covariance, (len(expected), expected.shape[1], expected.shape[1])
-    return Prediction(
-        # z = 0 leaves the network's output untouched, to the bit
-        mean=outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs,
-        **variances,
-        **marginal,
-        df=_like(c.df.expand_as(expected), outputs, dtype),
-        share=c.share,
-        _outputs=None if covariance is None else covariance.reshape(shape),
-        **common,
-    )
+        parts["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
+        parts["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
+    # z = 0 leaves the network's output untouched, to the bit
+    mean = outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs
+    if (covariance := raw.covariance) is not None:
+        parts["_outputs"] = covariance.unflatten(1, (expected.shape[1], expected.shape[1]))
+    prediction = Prediction(mean=mean, **parts, share=c.share, **common)
+    finite = prediction.usual_variance < torch.inf  # overflow, or NaN, makes a row invalid
+    if readable(finite) and bool(finite.all()):
+        return prediction
+    return _masked(prediction, finite.reshape(outputs.shape[0], -1).all(dim=1))
 
 
-def _masked(common: dict[str, Any], finite: Tensor) -> dict[str, Any]:
-    """The common fields, blank for rows [n] that are not finite."""
-    valid, blank = common["valid"] & finite, {"novelty": 1.0, "_score": torch.inf, "expert": -1}
-    each = {k: valid.reshape(-1, *[1] * (common[k].ndim - 1)) for k in blank}
-    return common | {k: torch.where(each[k], common[k], v) for k, v in blank.items()} | {"valid": valid}
+def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
+    """The common fields blank for rows [n] that are not finite."""
+    valid, blank = prediction.valid & finite, {"novelty": 1.0, "_score": torch.inf, "expert": -1}
+    blank |= {} if prediction.vague is None else {"vague": 0.0}
+    changed: dict[str, Any] = {"valid": valid}
+    for name, value in blank.items():
+        before: Any = getattr(prediction, name)
+        changed[name] = torch.where(valid.reshape(-1, *[1] * (before.ndim - 1)), before, value)
+    return replace(prediction, **changed)
 
 
 def plain_calibration(calibration: Calibration) -> Calibration:

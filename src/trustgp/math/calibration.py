@@ -2,6 +2,7 @@ r"""The calibration of the variance: a pool of opinions, the witness, outliers, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ MAX_LOG_SCALE = 100.0
 MAX_VARIANCE = 1e300  # larger ones count as infinite
 MIN_FLOAT32, MAX_FLOAT32 = 1e-30, 1e30  # variances of targets whose multiples fit into float32
 NOVEL_SHARE = 0.005  # of held-out rows: where fewer are as novel as a row, the pool has less than half a say
-MAX_EXPONENT = 60.0  # of the novelty: its exponential is finite
+LOG_ODDS = -math.log(NOVEL_SHARE)
+MAX_EXPONENT = 60.0  # of the novelty: u is not 0
 STATISTICS = ("experts", "log_leverage", "log_noise", "log_stated")  # of the pool; 0: there is none
 
 
@@ -73,7 +75,7 @@ class Calibration:
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, Tensor]:
         """The same on a device, scalars and weights as plain numbers; and pi W in a precision, or in float64
-        where it would over- or underflow. Cached."""
+        where it would over- or underflow, as df and centre then are. Cached."""
         cache = self.__dict__.setdefault("_folded", {})
         if (device, dtype) not in cache:
             tensors = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -82,25 +84,27 @@ class Calibration:
             unsafe = (self.spread > 0) & (self.spread < MIN_FLOAT32)
             unsafe |= torch.maximum(self.spread, self.level) > MAX_FLOAT32
             moments = (self.share * self.spread).to(device, torch.float64 if unsafe.any() else dtype)
+            values |= {name: values[name].to(moments.dtype) for name in ("df", "centre")}
             cache[device, dtype] = Calibration(**values), moments
         return cache[device, dtype]
 
     def nearness(self, measures: Tensor) -> tuple[Tensor, Tensor]:
         """u and D of n rows with novelty measures [n, K], each [n]."""
         exponent = TailShares(self.tails)(measures)
-        return 1.0 / (1.0 + NOVEL_SHARE * exponent.clamp_max(MAX_EXPONENT).exp()), exponent
+        return torch.sigmoid(LOG_ODDS - exponent.clamp_max(MAX_EXPONENT)), exponent
 
-    def scale(self, raw: Any, nearness: Tensor) -> Tensor:
-        """V / E of a latent prediction, with u [n, 1], shape [n, C]."""
-        log_variance = (raw.epistemic + raw.noise).clamp_max(MAX_VARIANCE).log()  # infinite for invalid rows
-        experts, *others = self.weights
-        pool = self.bias + (experts - 1.0) * log_variance + experts * raw.log_kappa
+    def scale(self, raw: Any, variance: Tensor, nearness: Tensor) -> Tensor:
+        """V / E of a latent prediction with the variance E [n, C], and u [n, 1], shape [n, C]."""
+        experts, *others = map(float, self.weights)
+        if (offset := vars(self).get("_offset")) is None:
+            offset = vars(self)["_offset"] = self.bias - self.growth
+        # infinite for invalid rows
+        pool = torch.add(offset, variance.clamp_max(MAX_VARIANCE).log(), alpha=experts - 1.0)
+        pool = torch.add(pool, raw.log_kappa, alpha=experts)
         for weight, name in zip(others, STATISTICS[1:], strict=True):
             if weight > 0.0:
-                pool = pool + weight * getattr(raw, name)
-        total = nearness * pool
-        if self.growth:
-            total = total + (1.0 - nearness) * self.growth
+                pool = torch.add(pool, getattr(raw, name), alpha=weight)
+        total = nearness * pool + self.growth
         return total.clamp(-MAX_LOG_SCALE, MAX_LOG_SCALE).exp()
 
 
@@ -162,4 +166,5 @@ def pooled(
     # V is infinite for invalid rows, and 0 * inf is NaN
     gain = (trust * witness_precision * variance).nan_to_num(0.0)
     more = 1.0 + gain
-    return (calibration.weight * shift + gain * witness_mean) / more, more / (1.0 + gain.square())
+    expected = (calibration.weight * shift + gain * witness_mean) / more
+    return expected, more / (1.0 + gain * gain)

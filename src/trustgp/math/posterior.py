@@ -28,15 +28,17 @@ def gram_variance(prior: Tensor, cross: Tensor, factor: Tensor) -> Tensor:
     return prior - white.square().sum(dim=0)
 
 
-def span_variance(phi: Tensor, basis: Tensor, shrink: Tensor) -> Tensor:
-    """Unit variance [n] from explicit features [n, d]: a sum of squares, so never negative in any precision.
+def span_variance(phi: Tensor, basis: Tensor, root: Tensor) -> Tensor:
+    """Unit variance [B, n] from explicit features [B, n, d]: a sum of squares, so never negative in any
+    precision.
 
-    With orthonormal columns V [d, r] and `shrink` tau / (lambda + tau) [r], float64, as what comes out.
+    With orthonormal columns V [B, d, r] and the `root` of tau / (lambda + tau) [B, 1, r], in the features'
+    precision; the variance is float64.
     """
-    inside = phi @ basis  # [n, r]
-    outside = torch.addmm(phi, inside, basis.T, alpha=-1)  # [n, d]
-    lost = torch.linalg.vector_norm(outside, dim=1, dtype=torch.float64)
-    return lost.square() + inside.double().square() @ shrink.double()
+    inside = torch.bmm(phi, basis)  # [B, n, r]
+    outside = torch.baddbmm(phi, inside, basis.mT, alpha=-1)  # [B, n, d]
+    parts = torch.cat([outside, inside * root], dim=2)
+    return torch.linalg.vector_norm(parts, dim=2, dtype=torch.float64).square()
 
 
 def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:

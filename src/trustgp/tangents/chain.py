@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.torch_modes import readable
 from .network import TangentNetwork
 from .projections import Projections
 
@@ -35,6 +36,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
+CACHED_NUMBERS = 2**18  # of gathered products that a CPU's cache holds
 
 
 @dataclass(frozen=True)
@@ -59,34 +61,34 @@ class LayerChain:
         head = [place for place, (weight, _) in enumerate(weights) if weight is network.head_weight]
         return cls(tuple(steps), names, head[-1] if network.head and head else None)
 
+    @property
+    def first(self) -> int:
+        """The position of the first Linear layer."""
+        return next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
+
     def __call__(
-        self, inputs: Tensor, mix: Tensor, weights: Weights | None = None
-    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
-        """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
-        its output [n * K, o], for K mixes of the outputs, those of a row one after another: [K, C] for all
-        rows, or `weights` of the outputs, [K, n, C]."""
-        values = [inputs]
+        self, inputs: Tensor, signal: Tensor | Weights, beside: Mapping[int, Tensor]
+    ) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
+        """The inputs of all steps, and the outputs [n, C]; by position in the chain, each Linear layer's
+        gradient for its output [n, K, o], and its product with the columns `beside` the weight.
+
+        They are those of K mixes of the outputs: [1, K, C] for all rows, or a function of the outputs with
+        values [K, n, C]. What is the same for all rows, as behind the last function, is [1, K, o].
+        """
+        values, signals, first = [inputs], {}, self.first
         for one in self.steps:
             values.append(one.forward(values[-1]))
-        first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
-        every = mix if weights is None else weights(values[-1])
-        signal = mix if weights is None else every.transpose(0, 1).flatten(0, 1)
-        signals, n, mixed = {}, inputs.shape[0], every.shape[0]
-        expand = (lambda s: s.expand(n, -1)) if mixed == 1 else (lambda s: s.repeat(n, 1))
-        # whether the signal is the same for all rows, as behind the last function
-        constant = n > 1 and weights is None
+        signal = signal if isinstance(signal, Tensor) else signal(values[-1]).transpose(0, 1)
         for place in reversed(range(first, len(self.steps))):
-            one = self.steps[place]
+            one: Any = self.steps[place]
             if type(one) is nn.Linear:
-                signals[place] = values[place], expand(signal) if constant else signal
+                wide = 0 if place == first else one.in_features
+                product = signal @ beside[place]  # signals of the inputs, and their projections
+                signals[place], signal = (signal, product[..., wide:]), product[..., :wide]
             else:
-                signal, constant = expand(signal) if constant else signal, False
-            if place > first:
-                around = values[place], values[place + 1]
-                if mixed > 1 and type(one) is not nn.Linear:  # whose gradient does not depend on its input
-                    around = (value.repeat_interleave(mixed, dim=0) for value in around)
+                around = (value[:, None] for value in values[place : place + 2])
                 signal = BACKWARD[type(one)](one, signal, *around)
-        return values[-1], signals
+        return values, signals
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
@@ -119,17 +121,23 @@ class ChainRows:
         """The table's entries [L, D] index the concatenated projected gradients of all parameters, of the
         shapes `cores`; its signs [L, D] are 0 where there is no entry."""
         entries, signs = table
-        self.chain, self.mix, self.weights, (self.lines, self.width) = chain, mix, weights, entries.shape
-        self.one = torch.ones_like(mix[:, :1])
-        self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and both projections
+        self.chain, self.start, (self.lines, self.width) = chain, weights or mix[None], entries.shape
+        self.one = mix.new_ones(1, 1)
+        self.sides: list[tuple[int, Tensor | None, bool, bool]] = []  # layers; see `__call__`
+        self.beside: dict[int, Tensor] = {}
         right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, for the biases
-        for place in reversed(range(len(chain.steps))):
+        for place in reversed(range(chain.first, len(chain.steps))):
+            layer: Any = chain.steps[place]
+            if type(layer) is not nn.Linear:
+                continue
             weight, bias = chain.names[place]
+            sides = by.get((weight, "right")), by.get((weight, "left"))
+            own = layer.weight if place > chain.first else layer.weight[:, :0]
+            self.beside[place] = own if sides[1] is None else torch.cat([own, sides[1]], dim=1)
             if not (weight or bias):
                 continue
-            sides = by.get((weight, "right")), by.get((weight, "left"))
-            self.sides.append((place, *sides))
-            layer: Any = chain.steps[place]
+            plain = sides[1] is None or not weight  # whether the bias has the signal itself
+            self.sides.append((place, sides[0], bool(weight) and not plain, bool(bias) or plain))
             wide, tall = (cores[weight][1], cores[weight][0]) if weight else (layer.in_features, 0)
             if weight:
                 lines, columns = torch.meshgrid(torch.arange(tall), torch.arange(wide), indexing="ij")
@@ -149,27 +157,29 @@ class ChainRows:
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Feature rows [n, K * D], and outputs [n, C] as `strategies.layerwise` returns them."""
-        outputs, signals = self.chain(inputs, self.mix, self.weights)
+        values, signals = self.chain(inputs, self.start, self.beside)
+        outputs, n = values[-1], inputs.shape[0]
         if self.chain.head is not None:
-            outputs = torch.cat([outputs, signals[self.chain.head][0]], dim=1)
-        n = inputs.shape[0]
-        mixed = next(iter(signals.values()))[1].shape[0] // n
-        given, back = [self.one[:1] if n == 1 else inputs.new_ones(n, 1)], []
-        for place, right, left in self.sides:
-            value, signal = signals[place]
-            weight, bias = self.chain.names[place]
-            given.append(value if right is None else torch.mm(value, right))
-            if weight:
-                back.append(signal if left is None else torch.mm(signal, left))
-            if bias and (left is not None or not weight):
-                back.append(signal)
-        entries = torch.cat(given, dim=1).index_select(1, self.right)
-        signals = torch.cat(back, dim=1).index_select(1, self.left)
-        if mixed == 1:
-            entries = entries.mul_(signals)
-        else:
-            entries = (entries[:, None] * signals.view(n, mixed, -1)).flatten(0, 1)
+            outputs = torch.cat([outputs, values[self.chain.head]], dim=1)
+        given, back = [self.one.expand(n, 1)], []
+        for place, right, thin, plain in self.sides:
+            given.append(values[place] if right is None else torch.mm(values[place], right))
+            signal, projected = signals[place]
+            back += [part.expand(n, -1, -1) for part, use in ((projected, thin), (signal, plain)) if use]
+        both = torch.cat(given, dim=1), torch.cat(back, dim=2)
+        size = max(1, CACHED_NUMBERS // (back[0].shape[1] * self.left.shape[0]))
+        if not readable(inputs) or n <= size:
+            return self._products(*both), outputs
+        parts = zip(*(one.split(size) for one in both), strict=True)
+        return torch.cat([self._products(*part) for part in parts]), outputs
+
+    def _products(self, given: Tensor, back: Tensor) -> Tensor:
+        """The features of inputs [n, .] and signals [n, K, .], shape [n, K * D]."""
+        entries = given.index_select(1, self.right)
         entries = entries if self.signs is None else entries.mul_(self.signs)
+        # flat: among three dimensions a CPU selects seven times slower
+        products = back.flatten(0, 1).index_select(1, self.left).unflatten(0, back.shape[:2])
+        products = products.mul_(entries[:, None])
         if self.lines > 1:
-            entries = entries.view(-1, self.lines, self.width).sum(dim=1)
-        return (entries if mixed == 1 else entries.view(n, -1)), outputs
+            products = products.unflatten(2, (self.lines, self.width)).sum(dim=2)
+        return products.flatten(1)

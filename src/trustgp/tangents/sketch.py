@@ -21,6 +21,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,14 +145,23 @@ class OutputSketchMap(SketchMap):
         gradients = Gradients(plain.network, eye, plain.gradients)
         super().__init__(gradients, plain.sketch, plain._layer_bytes, plain.projections)
         self.plain, self.mix = plain, plain.mix
+        self._folded: tuple[Any, Any] = (None, None)
 
     def collector(self, n: int, mixed: int | None = None) -> SketchCollector:
         return SketchCollector(self.tables, n, mixed or self.num_outputs, per_output=True)
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
-        each = rows.unflatten(1, (self.num_outputs, -1))
-        mixed = torch.einsum("c,ncd->nd", self.mix[0].to(each), each)
-        return RowFeatures(self.tables.folded(mixed[:, None]), each, hidden)
+        each, (mix, shift) = rows.unflatten(1, (self.num_outputs, -1)), self._folding
+        # the one mixed output has a shift and a sign
+        return RowFeatures((mix @ each).squeeze(1).index_select(1, shift), each, hidden)
+
+    @property
+    def _folding(self) -> tuple[Tensor, Tensor]:
+        """The mix [1, C], with its sign, and the shift [D], on the network's device."""
+        tables = self.tables
+        if self._folded[0] is not tables:
+            self._folded = tables, (self.mix.to(tables.turn) * tables.turn[:1], tables.shift[0])
+        return self._folded[1]
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         tables, mix = self.tables, self.gradients.mix.to(self.network.device, self.network.dtype)

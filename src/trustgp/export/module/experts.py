@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -23,6 +22,7 @@ from ...experts.features import amplitudes
 from ...experts.gate import Gate
 from ...experts.mixture import Mixture
 from ...experts.posteriors import GramPosterior, LatentMoments
+from ...experts.stack import padded
 from ...experts.witness import PADDING, WitnessPrediction, WitnessState, vectors_of
 from ...tangents.factors import FactorFeatures
 from ...tangents.rows import RowFeatures
@@ -59,15 +59,6 @@ class Stacked(nn.Module):
         """The predictions of the experts `labels` [n]."""
         tables = {name: self.get_buffer(name)[labels] for name, _ in self.expert.named_buffers()}
         return functional_call(self.expert, tables, vectors)
-
-
-def padded(tensors: Sequence[Tensor], fill: float = 0.0) -> Tensor:
-    """Tensors padded to the largest size along each dimension, [M, ...]."""
-    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
-    table = tensors[0].new_full((len(tensors), *shape), fill)
-    for place, tensor in zip(table, tensors, strict=True):
-        place[tuple(slice(size) for size in tensor.shape)] = tensor
-    return table
 
 
 class Chosen(nn.Module):
@@ -133,9 +124,9 @@ class RowExpert(nn.Module):
 class SpanExpert(nn.Module):
     """A posterior that keeps a basis of its rows' span; see `posteriors.SpanPosterior`."""
 
-    basis: Tensor  # V [..., d, r]
-    shrinkage: Tensor  # [..., r]
-    weights: Tensor  # [..., d, B]
+    basis: Tensor  # V [d, r]
+    shrinkage: Tensor  # [r]
+    weights: Tensor  # [d, B]
 
     def __init__(self, posterior: Any) -> None:
         super().__init__()
@@ -171,7 +162,8 @@ class FactorExperts(nn.Module):
         variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64."""
         reduction, mean = self.experts(labels, *_columns(features))
         prior = features.diag()
-        return LatentMoments(prior - reduction, prior, mean), _amplitudes(self.mixture, features)
+        sizes = amplitudes(self.mixture.tangents, features, blended=self.mixture.blended)
+        return LatentMoments(prior - reduction, prior, mean), sizes
 
 
 class SpanExperts(nn.Module):
@@ -179,29 +171,23 @@ class SpanExperts(nn.Module):
 
     def __init__(self, mixture: Mixture, *, plain: bool) -> None:
         super().__init__()
-        self.mixture, first = mixture, first_solved(mixture)
-        narrow = replace(first, basis=first.basis[:, :1], shrinkage=first.shrinkage[:1])
-        zeros = moved(narrow, torch.zeros_like)
-        posteriors: list[Any] = [zeros if e.failed else e.posterior for e in mixture.experts]
-        example = first.basis[:, 0][None].contiguous()
-        self.precision = example.dtype
-        self.experts = one_of([SpanExpert(posterior) for posterior in posteriors], [example], plain=plain)
-        self.columns = torch.stack([p.columns for p in posteriors]).to(example.device)  # [M, d]; d = 0: all
-        failed = torch.tensor([e.failed for e in mixture.experts], device=example.device)
-        self.failed = failed if self.columns.numel() and bool(failed.any()) else None
+        assert mixture.stack is not None
+        self.mixture, self.stack, self.experts = mixture, mixture.stack, None
+        if not plain:
+            zeros = moved(first_solved(mixture).truncate(0), torch.zeros_like)
+            posteriors = [zeros if e.failed else e.posterior for e in mixture.experts]
+            example = self.stack.basis[0, :, :1].T.contiguous()
+            self.experts = Chosen([SpanExpert(posterior) for posterior in posteriors], [example])
 
-    def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
-        """Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B] or [n, 1]."""
-        kept = features
-        if self.columns.numel():
-            kept = RowFeatures(features.rows.gather(1, self.columns[labels]))
-        unit, prior, mean = self.experts(labels, kept.rows[:, None].to(self.precision))
-        sizes = _amplitudes(self.mixture, kept)
-        if self.failed is not None:  # a failed expert does not reduce the gradient at all
-            failed, norms = self.failed[labels], features.diag()
-            unit, prior = torch.where(failed, norms, unit), torch.where(failed, norms, prior)
-            sizes = torch.where(failed[:, None], _amplitudes(self.mixture, features), sizes)
-        return LatentMoments(unit, prior, mean), sizes
+    def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
+        """Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B], [n, 1] or None."""
+        kept = self.stack.select(features, labels)
+        moments = (
+            None
+            if self.experts is None
+            else LatentMoments(*self.experts(labels, kept.rows[:, None].to(self.stack.basis.dtype)))
+        )
+        return self.mixture.stacked(features, labels, moments)
 
 
 def distances(points: Tensor, centroids: Tensor) -> Tensor:
@@ -294,8 +280,3 @@ def _columns(features: FactorFeatures) -> list[Tensor]:
     """The factors of n rows in float64, [n, d, 1] each."""
     # as columns: onnxruntime's product of a matrix with a plain vector is fourteen times slower
     return [value.double()[:, :, None] for value in features.tensors().values()]
-
-
-def _amplitudes(mixture: Mixture, features: FactorFeatures | RowFeatures) -> Tensor:
-    blended = len(mixture.experts[0].scale) < len(mixture.outputs)
-    return amplitudes(mixture.tangents, features, blended=blended)

@@ -173,7 +173,7 @@ class GraphMixture(nn.Module):
         witness["log_leverage"] = zeros
         witness |= {} if self.whole is None else self.whole.latent(features.by_output, covariance=False)
         return LatentPrediction(
-            epistemic=unit[:, None] * amplitudes * scale,
+            epistemic=unit[:, None] * (scale if amplitudes is None else amplitudes * scale),
             **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
             novelty=novelty.clamp_max(1.0)[:, None].expand_as(scale),
             expert=labels[:, None],
