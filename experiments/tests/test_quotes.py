@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
@@ -177,11 +178,11 @@ def parts(**methods):
 def test_a_case_has_the_numbers_of_its_methods_and_names_peers_that_are_lower_beyond_the_interval():
     lower = {"near": [0.9, 1.0, 0.8], "far": [0.0, 0.1, -0.1], "unsure": [0.0, 2.0, 0.5]}
     seeds = parts(trustgp=[1.0, 1.1, 0.9], trustgp_paper=[-9.0, -9.0, -9.0], **lower)
-    case = StoredCase({"trained": "arm", "split": "random"}, seeds)
+    case = StoredCase({"trained": "arm", "split": "new motions"}, seeds)
     assert case.values("trustgp", "nll") == [1.0, 1.1, 0.9]
     assert case.mean("trustgp", "fit_seconds") == 2.0
     assert case.values("trustgp", "crps") is None
-    assert case.name == "arm random"
+    assert case.name == "arm, new motions"
     assert [name for name, _ in case.ahead()] == ["far", "near"]
     drawn, given = (StoredCase({}, seeds, drawn).against("trustgp", "far") for drawn in (True, False))
     assert drawn.high - drawn.mean == pytest.approx((given.high - given.mean) * (1 + 3 * 0.2) ** 0.5)
@@ -196,7 +197,8 @@ def test_numbers_as_text():
 
 def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     """A stored study with another method and five seeds, as a later run brings."""
-    result = json.loads((EXPERIMENTS / "results" / "transfer" / "result.json").read_text())
+    folder = EXPERIMENTS / "results" / "transfer"
+    result = {**json.loads((folder / "result.json").read_text()), "numbers": read_numbers(folder)}
     for run in result["numbers"]["runs"]:
         run["seeds"] = (run["seeds"] * 2)[:5]
         for seed in run["seeds"]:
@@ -207,9 +209,9 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
             seed["methods"]["conformal, split"] = coverage
     store(tmp_path, "transfer", **result)
     text = BLOCKS["readme.table"](Stored(tmp_path))
-    assert "| heteroscedastic ensemble of 5 | -" in text
-    assert "| conformal, split |  |  | 95.0 %" in text
-    assert "| Laplace GLM | infinite | infinite |" in text
+    assert "| heteroscedastic ensemble of 5 | 0.16 | 4.58 | -2.76 |" in text
+    assert "| conformal, split |  |  |  |  | 95.0 %" in text
+    assert re.search(r"Laplace GLM \| infinite \| [\d.]+ \| infinite \|", text)
     assert "MiB" in text
     assert "heteroscedastic" in BLOCKS["readme.loses"](Stored(tmp_path))
 
@@ -256,10 +258,17 @@ def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_pa
     seeds = parts(**tests)
     for seed in seeds:
         seed["methods"]["conformal, split"] = {"tests": {"in domain": {"coverage": 0.95}}}
-    store(tmp_path, "transfer", numbers={"runs": [{"trained": "sarcos", "split": "unseen", "seeds": seeds}]})
+    store(
+        tmp_path,
+        "transfer",
+        numbers={"runs": [{"trained": "sarcos", "split": "new motions", "seeds": seeds}]},
+    )
     header, _, *lines = tally(Stored(tmp_path)).splitlines()
-    assert header == "| against | same arm, unseen | other arms, unseen |"
-    assert lines == ["| ensemble of 5 | 1 / 0 / 0 | 0 / 0 / 1 |", "| Laplace GLM | 0 / 1 / 0 | 1 / 0 / 0 |"]
+    assert header == "| against | new motions | other arms |"
+    assert lines == [
+        "| ensemble of 5 | 1 / 0 / 0 (1 / 0 / 0) | 0 / 0 / 1 (0 / 0 / 1) |",
+        "| Laplace GLM | 0 / 1 / 0 (0 / 1 / 0) | 1 / 0 / 0 (1 / 0 / 0) |",
+    ]
 
 
 def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp_path):

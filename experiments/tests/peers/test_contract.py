@@ -11,10 +11,14 @@ from torch import Tensor, nn
 
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.peers import Bundle, KronPosterior, LaplaceGLM, LaplaceSampled, Swag, Vbll, mlp
+from trustgp_experiments.peers.deup import Deup
 from trustgp_experiments.peers.fmgp import FixedMeanGP
 from trustgp_experiments.peers.heteroscedastic import heteroscedastic
+from trustgp_experiments.peers.input_gps import InputGP
+from trustgp_experiments.peers.know_nothing import GatedKnowNothing, KnowNothing
 from trustgp_experiments.peers.members import ConstantNoise, Ensemble, MCDropout, PropagatedDropout
 from trustgp_experiments.peers.sfr import Sfr
+from trustgp_experiments.peers.sngp import Sngp
 from trustgp_experiments.peers.trusted import SubsetGP, TrustGP
 
 
@@ -64,6 +68,12 @@ FITS: dict[str, Callable[[Given], object]] = {
     "VBLL": lambda g: Vbll.fit(bundle(g)),
     "fixed-mean GP": lambda g: FixedMeanGP.fit(g.networks[0], g.train, g.validation, points=10, steps=20),
     "SFR": lambda g: Sfr.fit(g.networks[0], g.train, g.validation, points=20),
+    "know-nothing": lambda g: KnowNothing.fit(bundle(g)),
+    "gated know-nothing": lambda g: GatedKnowNothing.fit(bundle(g)),
+    "DEUP": lambda g: Deup.fit(bundle(g)),
+    "SNGP": lambda g: Sngp.fit(bundle(g)),
+    "RIO": lambda g: InputGP.fit(bundle(g), residual=True, steps=5),
+    "ARD GP": lambda g: InputGP.fit(bundle(g), steps=5),
     "trustgp": lambda g: TrustGP.fit(g.networks[0], g.train, g.validation, num_experts=2),
     "trustgp corrected": lambda g: TrustGP.fit(g.networks[0], g.train, g.validation, num_experts=2).corrected,
     "paper form": lambda g: TrustGP.fit_paper(g.networks[0], g.train, num_experts=2),
@@ -91,6 +101,8 @@ def rows(n: int = 7, dtype: torch.dtype = torch.float32) -> Tensor:
 def ask(name: str, problem: Given, inputs: Tensor) -> Prediction:
     if "Laplace" in name and find_spec("laplace") is None:
         pytest.skip("laplace-torch is not installed")
+    if name in ("RIO", "ARD GP"):
+        pytest.importorskip("gpytorch")
     return FITS[name](problem).predict(inputs)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -145,7 +157,7 @@ def test_a_peer_keeps_the_contract(name):
 
 @pytest.mark.parametrize("name", FITS)
 def test_a_peer_follows_the_dtype_and_shape_of_the_network_and_refuses_other_targets(name):
-    if name == "propagated dropout":  # moments pass through a Sequential only, and that gives [n, C]
+    if name in ("propagated dropout", "SNGP"):  # made from a Sequential only, and that gives [n, C]
         problem, shape = given(dtype=torch.float64), (7, 2)
     else:
         problem, shape = given(outputs=1, column=True, dtype=torch.float64), (7,)

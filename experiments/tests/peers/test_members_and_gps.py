@@ -6,7 +6,7 @@ from reference import dense_gram, dense_jacobian, posterior_mean, posterior_vari
 
 import trustgp
 from trustgp_experiments.peers import ConstantNoise, Ensemble, SubsetGP, TrustGP, mlp
-from trustgp_experiments.peers.trusted import InputGP
+from trustgp_experiments.peers.trusted import WitnessAlone
 
 
 def test_constant_noise_is_the_mean_squared_residual_and_an_ensemble_has_the_moments_of_its_members():
@@ -68,11 +68,11 @@ def test_the_witness_alone_recovers_a_smooth_function_with_its_noise():
     inputs = 4 * torch.rand(500, 2, generator=generator, dtype=torch.float64) - 2
     clean = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
     noisy = clean + 0.05 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
-    peer = InputGP.fit((inputs[:400], noisy[:400]), (inputs[400:450], noisy[400:450]))
+    peer = WitnessAlone.fit((inputs[:400], noisy[:400]), (inputs[400:450], noisy[400:450]))
     prediction = peer.predict(inputs[450:])
     assert float((prediction.mean - clean[450:]).square().mean().sqrt()) < 0.05
     assert float(prediction.std.mean()) == pytest.approx(0.05, rel=0.4)
     for rows, width in ((20, 2), (100, 65)):
         data = torch.rand(rows, width), torch.rand(rows, 1)
         with pytest.raises(ValueError, match="at least 50 rows of at most 64"):
-            InputGP.fit(data, data)
+            WitnessAlone.fit(data, data)

@@ -1,11 +1,14 @@
 """What studies share: parts that are kept, results on disk, and their origin."""
 
+import gzip
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +21,13 @@ from trustgp_experiments.core.result import (
     Setting,
     StudyError,
     Table,
+    make_result,
     provenance,
     read_result,
     write_json,
     write_text,
 )
+from trustgp_experiments.core.storage import NUMBERS
 from trustgp_experiments.studies import STUDIES, run_study
 
 
@@ -113,6 +118,27 @@ def test_a_result_is_read_as_it_was_written_always_in_the_same_bytes(tmp_path):
     one, two = (a_result().write(tmp_path / name) for name in "ab")
     assert read_result(one) == a_result()
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_numbers_beside_a_result_are_rounded_and_its_tables_are_made_of_them(tmp_path, monkeypatch):
+    module = SimpleNamespace(
+        summarise=lambda numbers: ([Table("T", [Column("n")], [[numbers["n"]]])], ["It is."])
+    )
+    monkeypatch.setitem(sys.modules, "trustgp_experiments.studies.made_up.study", module)
+    setting = Setting(tmp_path)
+    made = make_result(
+        setting, "made_up", "Is it so?", [], {"n": 1.23456, "m": (1e-9 / 3,)}, module.summarise
+    )
+    files = [made.write(tmp_path / name).with_name(NUMBERS) for name in "ab"]
+    assert made.numbers == {"n": 1.235, "m": [3.333e-10]}
+    assert files[0].read_bytes() == files[1].read_bytes()
+    stored = read_result(tmp_path / "a" / "result.json")
+    assert stored.tables[0].rows == [[1.235]]
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["tables"] == []
+    for damage in (b"", files[0].read_bytes()[:-5], b"no gzip", gzip.compress(b"{")):
+        files[0].write_bytes(damage)
+        with pytest.raises(StudyError, match=r"result\.json is not the result of a study"):
+            read_result(tmp_path / "a" / "result.json")
 
 
 FOREIGN = (

@@ -7,9 +7,22 @@ import sys
 
 import pytest
 from scipy import stats
+from scipy.stats import ttest_rel
 from study_parts import drawn
 
-from trustgp_experiments.core.claim import Check, Claim, change, mean_spread, paired, versus, within, words
+from trustgp_experiments.core.claim import (
+    Check,
+    Claim,
+    Difference,
+    change,
+    correct,
+    mean_spread,
+    paired,
+    tally,
+    versus,
+    within,
+    words,
+)
 from trustgp_experiments.core.dropout import FIRST, RATES, best_rate, try_rates
 from trustgp_experiments.core.grid import Grid, keep_part, run_parallel
 from trustgp_experiments.core.pivot import Measure, Pivot
@@ -105,8 +118,19 @@ def test_a_difference_is_judged_seed_by_seed_by_students_t():
     assert paired([1.0, 2.0], [1.1, 1.8]).verdict == "alike"
     assert paired([1.0], [2.0]).verdict == "alike"  # one seed decides nothing
     assert gap.words() == f"-0.16 ({test.low:+.2f} to {test.high:+.2f})"
+    assert gap.p == pytest.approx(ttest_rel(ours, theirs).pvalue)
     wider = paired(ours, theirs, overlap=0.1)  # Nadeau and Bengio: 1/n becomes 1/n + overlap
     assert (wider.high - wider.low) / (gap.high - gap.low) == pytest.approx((0.3 / 0.2) ** 0.5)
+
+
+def test_verdicts_are_corrected_for_the_number_of_rivals_by_holms_method():
+    """Of 0.01, 0.02, 0.03 and 0.04 only the first is below 0.05 / 4: the others fall with the second."""
+    p = {"d": 0.04, "a": 0.01, "c": 0.03, "b": 0.02}
+    corrected = correct({name: Difference(1.0, 0.5, 1.5, p=value) for name, value in p.items()})
+    assert list(corrected) == list(p)
+    assert [corrected[name].holm for name in "abcd"] == pytest.approx([0.04, 0.06, 0.06, 0.06])
+    assert tally(list(corrected.values())) == "4 / 0 / 0 (1 / 3 / 0)"
+    assert tally([]) is None
 
 
 def test_an_infinite_cost_is_worse_than_any_other():

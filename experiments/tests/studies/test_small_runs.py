@@ -30,8 +30,7 @@ def test_a_small_run_is_whole_resumes_and_its_tables_follow_from_its_numbers(nam
     assert stored.provenance["quick"] is True
     assert stored.findings
     module = importlib.import_module(f"trustgp_experiments.studies.{name}.study")
-    options = {"quick": True} if name == "ablation" else {}
-    tables, findings = module.summarise(stored.numbers, **options)
+    tables, findings = module.summarise(stored.numbers)
     assert json.loads(json.dumps([table.rows for table in tables])) == [table.rows for table in stored.tables]
     assert findings == stored.findings
     before = part_times(folder)

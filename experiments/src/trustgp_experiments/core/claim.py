@@ -2,12 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.95  # of the interval of a difference
+
+
+def stdev(values: Sequence[float]) -> float:
+    """Of a sample (n - 1), in floats: that of `statistics` takes most of the time of a summary."""
+    mean = fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def mean_spread(values: Sequence[float]) -> list[float]:
@@ -23,6 +29,8 @@ class Difference:
     low: float
     high: float
     lower_is_better: bool = True
+    p: float = 1.0  # two-sided, of no difference
+    holm: float | None = None  # the same, corrected for the number of rivals; None: not corrected
 
     @property
     def verdict(self) -> str:
@@ -30,6 +38,12 @@ class Difference:
         if not (self.low > 0 or self.high < 0):
             return "alike"
         return "better" if (self.high < 0) == self.lower_is_better else "worse"
+
+    @property
+    def strict(self) -> str:
+        """The verdict after Holm's correction."""
+        assert self.holm is not None, "correct the differences first"
+        return self.verdict if self.holm < 1.0 - LEVEL else "alike"
 
     def words(self, digits: int = 2) -> str:
         """As text: "-0.31 (-0.42 to -0.20)"."""
@@ -48,13 +62,38 @@ def paired(
     ours_infinite, theirs_infinite = (sum(map(math.isinf, side)) for side in (ours, theirs))
     if ours_infinite or theirs_infinite:  # larger than any finite cost; by how much is undefined
         end = math.inf * (ours_infinite - theirs_infinite) if ours_infinite != theirs_infinite else 0.0
-        return Difference(end, end, end, lower_is_better)
+        return Difference(end, end, end, lower_is_better, p=0.0 if end else 1.0)
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, n = fmean(gaps), len(gaps)
     if n < 2:
         return Difference(mean, -math.inf, math.inf, lower_is_better)
-    half = float(student.ppf(0.5 + LEVEL / 2, n - 1)) * stdev(gaps) * math.sqrt(1 / n + overlap)
-    return Difference(mean, mean - half, mean + half, lower_is_better)
+    error = stdev(gaps) * math.sqrt(1 / n + overlap)
+    half = float(stdtrit(n - 1, 0.5 + LEVEL / 2)) * error
+    p = 2 * float(stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return Difference(mean, mean - half, mean + half, lower_is_better, p)
+
+
+def correct(differences: Mapping[str, Difference]) -> dict[str, Difference]:
+    r"""The differences from several rivals in one case, by Holm's step-down method.
+
+    .. math:: \tilde p_{(k)} = \max_{j \le k} \min(1, (m - j + 1) \, p_{(j)})
+    """
+    largest, corrected = 0.0, {}
+    for place, (rival, one) in enumerate(sorted(differences.items(), key=lambda item: item[1].p)):
+        largest = max(largest, min(1.0, (len(differences) - place) * one.p))
+        corrected[rival] = replace(one, holm=largest)
+    return {rival: corrected[rival] for rival in differences}
+
+
+def counts(verdicts: Sequence[str]) -> str:
+    """Worse, alike, better: "1 / 2 / 5"."""
+    return " / ".join(str(verdicts.count(verdict)) for verdict in ("worse", "alike", "better"))
+
+
+def tally(differences: Sequence[Difference]) -> str | None:
+    """Counts by the intervals, then after Holm's correction: "1 / 2 / 5 (0 / 4 / 4)"; None: no case."""
+    verdicts, strict = ([getattr(one, kind) for one in differences] for kind in ("verdict", "strict"))
+    return f"{counts(verdicts)} ({counts(strict)})" if differences else None
 
 
 def versus(differences: Mapping[str, Difference], digits: int = 2) -> str:

@@ -10,7 +10,7 @@ from trustgp.metrics import auroc, fpr95, interval_coverage, mse
 
 from ..peers.registry import INTERVAL_METHODS, METHODS, Bundle, Fitted, fit_methods
 from .cases import IN_DOMAIN, Test, number, score_tests
-from .claim import Difference, paired
+from .claim import Difference, correct, paired, tally
 from .grid import Grid, Place
 from .pivot import Measure
 from .result import Column, Table
@@ -19,21 +19,34 @@ NLL = Measure("nll", Column("NLL", digits=3, better="low"))
 CRPS = Measure("crps", Column("CRPS", digits=4, better="low"))
 COVERAGE = Measure("coverage", Column("95 % coverage", digits=1, unit="%"), factor=100.0)
 MSE = Measure("mse", Column("mse", digits=5, better="low"))
+WIDTH = Measure("sharpness", Column("95 % width", digits=3))
 MEASURES = (
     *(NLL, CRPS, MSE, COVERAGE),
     Measure("coverage_worst", Column("in the worst tenth", digits=1, unit="%"), factor=100.0),
-    Measure("sharpness", Column("width", digits=3)),
+    WIDTH,
 )
 NOVELTY = (
-    Measure("auroc", Column("AUROC", digits=3, better="high")),
+    Measure("auroc", Column("AUROC of the std", digits=3, better="high")),
+    Measure("novelty_auroc", Column("of the novelty", digits=3, better="high")),
     Measure("fpr95", Column("FPR95", digits=3, better="low")),
+    Measure("alarms", Column("flagged at 5 %", digits=1, unit="%"), factor=100.0),
 )
-SLOW = ("FMGP", "Laplace sampled", "sparse NTK GP", "SWAG")  # not in a quick run
+SELECTIVE = (
+    Measure("caught", Column("worst errors flagged", digits=1, better="high", unit="%"), factor=100.0),
+    Measure("novelty_caught", Column("by the novelty", digits=1, better="high", unit="%"), factor=100.0),
+    Measure("kept_mse", Column("mse of the others", digits=1, better="low", unit="%"), factor=100.0),
+    NOVELTY[-1],
+)
+FLOORS = ("know-nothing", "gated know-nothing")
+# not in a quick run
+SLOW = ("FMGP", "Laplace sampled", "Laplace sampled, untuned", "sparse NTK GP", "SWAG", "SNGP", "RIO")
 STRETCHES = 10  # of consecutive test rows; the lowest coverage among them is reported
-CORRECTED, PAPER = "trustgp corrected", "trustgp paper form"
+ALARMS = 0.05  # share of the validation rows that a novelty threshold flags
+WORST = 0.1  # share of the rows that selective prediction flags, and of errors that count as large
+CORRECTED, PAPER, WITNESS = "trustgp corrected", "trustgp paper form", "witness alone"
 
 
-def score_regression(prediction: Any, targets: Tensor, *, crps: bool = True) -> dict[str, Any]:
+def score_regression(prediction: Any, targets: Tensor) -> dict[str, Any]:
     """Of a prediction's own distribution; conformal intervals, which have no likelihood, leave gaps.
 
     NLL, CRPS and width are in the units of the targets, means over rows and outputs. Intervals are of 95 %.
@@ -42,12 +55,11 @@ def score_regression(prediction: Any, targets: Tensor, *, crps: bool = True) -> 
     lower, upper = prediction.interval(0.95)
     stretches = zip(*(part.tensor_split(STRETCHES) for part in (lower, upper, targets)), strict=True)
     shares = [float(interval_coverage(*parts)) for parts in stretches if len(parts[0])]
-    scores: dict[str, Any] = {"nll": None, "nll_per_output": None, "crps": None}
+    scores: dict[str, Any] = {"nll": None, "crps": None}
     if getattr(prediction, "log_prob", None) is not None:
         cost = -prediction.log_prob(targets).reshape(len(targets), -1)
         cost = torch.where(cost.isnan(), torch.inf, cost).mean(dim=0)
-        scores |= {"nll": number(cost.mean()), "nll_per_output": list(map(number, cost))}
-        scores["crps"] = number(prediction.crps(targets).mean()) if crps else None
+        scores |= {"nll": number(cost.mean()), "crps": number(prediction.crps(targets).mean())}
     return scores | {
         "mse": number(mse(prediction.mean, targets)),
         "coverage": number(interval_coverage(lower, upper, targets)),
@@ -56,20 +68,69 @@ def score_regression(prediction: Any, targets: Tensor, *, crps: bool = True) -> 
     }
 
 
-def score_method(fitted: Fitted, tests: Mapping[str, Test], device: str) -> dict[str, Any]:
-    """See `score_tests`; AUROC and FPR95 are by the mean std of a row's targets, None where it is NaN."""
+def row_std(prediction: Any) -> Tensor:
+    """The mean standard deviation of a row's targets, float64, shape [n]."""
+    return prediction.std.double().reshape(len(prediction.std), -1).mean(dim=1)
+
+
+def row_novelty(prediction: Any) -> Tensor | None:
+    """The novelty score of the method itself, float64, shape [n]; None: it has none."""
+    score = getattr(prediction, "score", None)
+    return None if score is None or not bool((score != score[:1]).any()) else score.double()
+
+
+def score_selection(prediction: Any, targets: Tensor) -> dict[str, Any]:
+    """Selective prediction: the tenth of the rows with the largest std, or novelty, is flagged.
+
+    Which share of the tenth with the largest errors is among them, and the mse of the others over that of
+    all rows; by chance these are a tenth and 1.
+    """
+    error = (prediction.mean.double() - targets.to(prediction.mean.device)).square()
+    error = error.reshape(len(error), -1).mean(dim=1)
+    flagged = max(1, round(WORST * len(error)))
+    worst = error.argsort(descending=True)[:flagged]
+
+    def caught(score: Tensor | None) -> tuple[float | None, float | None]:
+        if score is None or bool(score.isnan().any()) or not bool((score != score[:1]).any()):
+            return None, None
+        chosen = torch.isin(torch.arange(len(error)).to(worst), score.argsort(descending=True)[:flagged])
+        return float(chosen[worst].double().mean()), float(error[~chosen].mean() / error.mean())
+
+    (by_std, kept), (by_novelty, _) = caught(row_std(prediction)), caught(row_novelty(prediction))
+    return {"caught": by_std, "novelty_caught": by_novelty, "kept_mse": kept}
+
+
+def score_method(
+    fitted: Fitted, tests: Mapping[str, Test], device: str, validation: Tensor | None = None
+) -> dict[str, Any]:
+    """See `score_tests`. AUROC and FPR95 are by the mean std of a row's targets, None where it is NaN, and
+    once more by the method's own novelty. Alarms are the share of rows above the threshold that 5 % of the
+    validation rows exceed, by the novelty or, without one, by the std: in domain 5 % are right."""
+    limit = None
+    if validation is not None:
+        familiar = fitted.predict(validation.to(device))
+        scores = row_novelty(familiar)
+        limit = (row_std(familiar) if scores is None else scores).nan_to_num(torch.inf).quantile(1 - ALARMS)
 
     def score(name: str, in_domain: Any, prediction: Any, targets: Tensor | None) -> dict[str, Any]:
         assert targets is not None, "every test set has targets"
-        scores = score_regression(prediction, targets, crps=name == IN_DOMAIN)
+        scores = score_regression(prediction, targets)
+        novelties = [row_novelty(one) for one in (in_domain, prediction)]
+        own = novelties[1] if None not in novelties else row_std(prediction)
+        scores["alarms"] = None if limit is None or own is None else float((own > limit).double().mean())
         if name == IN_DOMAIN:
-            return scores
-        sides = [one.std.double().reshape(len(one.std), -1).mean(dim=1) for one in (in_domain, prediction)]
-        undefined = any(bool(side.isnan().any()) for side in sides)
-        measures = {"auroc": auroc, "fpr95": fpr95}
-        return scores | {key: None if undefined else number(of(*sides)) for key, of in measures.items()}
+            return scores | score_selection(prediction, targets)
+        sides = [row_std(one) for one in (in_domain, prediction)]
+        scores |= {key: _separated(of, sides) for key, of in (("auroc", auroc), ("fpr95", fpr95))}
+        return scores | {"novelty_auroc": _separated(auroc, novelties)}
 
     return score_tests(fitted, tests, device, score)
+
+
+def _separated(measure: Any, sides: Sequence[Tensor | None]) -> Any:
+    """Of familiar and other rows; None where a side has no score, or NaN."""
+    whole = all(side is not None and not bool(side.isnan().any()) for side in sides)
+    return number(measure(*sides)) if whole else None
 
 
 def method_names(*, quick: bool, without: Sequence[str] = ()) -> list[str]:
@@ -86,8 +147,8 @@ def score_methods(
     for name in names:
         try:
             for fitted in fit_methods(bundle, [name]):
-                scores[name] = score_method(fitted, tests, bundle.device)
-        except (ValueError, ArithmeticError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+                scores[name] = score_method(fitted, tests, bundle.device, bundle.validation[0])
+        except (ValueError, ArithmeticError, ImportError, torch.linalg.LinAlgError) as error:  # pyright: ignore
             failed[name] = str(error)
     return scores, failed
 
@@ -106,8 +167,9 @@ def failures(grid: Grid) -> str:
 
 
 def rivals(grid: Grid) -> list[str]:
-    """Methods that are not our own, the paper's form among them."""
-    return [m for m in grid.along("method") if not m.startswith("trustgp") or m == PAPER]
+    """Methods that are not our own, the paper's form among them; our witness alone is ours."""
+    own = [m for m in grid.along("method") if m == WITNESS or (m.startswith("trustgp") and m != PAPER)]
+    return [method for method in grid.along("method") if method not in own]
 
 
 def compare(
@@ -127,13 +189,6 @@ def compare(
     return differences
 
 
-def tally(differences: Mapping[str, Difference]) -> str | None:
-    """Worse, alike, better: "1 / 2 / 5"; None without cases."""
-    verdicts = [difference.verdict for difference in differences.values()]
-    counts = [str(verdicts.count(verdict)) for verdict in ("worse", "alike", "better")]
-    return " / ".join(counts) if verdicts else None
-
-
 def lost_cases(differences: Mapping[str, Difference]) -> list[str]:
     """Cases in which ours is worse."""
     return [case for case, difference in differences.items() if difference.verdict == "worse"]
@@ -142,23 +197,37 @@ def lost_cases(differences: Mapping[str, Difference]) -> list[str]:
 def standings(
     grid: Grid, ours: str, groups: Mapping[str, tuple[Sequence[Place], str]], note: str, *, named: bool
 ) -> Table:
-    """How often ours is worse than each rival, alike and better: a column for each group of places and
-    measure. `named`: the last column names the cases of the first group that are worse."""
+    """How often ours is worse than each rival, alike and better, before and after Holm's correction for the
+    number of rivals: a column for each group of places and measure. `named`: the last column names the cases
+    of the first group that are worse."""
     columns = [Column.text("method"), *map(Column.text, groups)]
     columns += [Column.text("worse on")] if named else []
-    rows = []
-    for rival in [method for method in grid.along("method") if method != ours]:
-        compared = [compare(grid, places, ours, rival, key) for places, key in groups.values()]
-        if any(compared):
-            row = [rival, *map(tally, compared)]
-            rows.append([*row, ", ".join(lost_cases(compared[0]))] if named else row)
+    methods, rows = [method for method in grid.along("method") if method != ours], []
+    compared = [compare_all(grid, places, ours, methods, key) for places, key in groups.values()]
+    for rival in methods:
+        cells = [group.get(rival, {}) for group in compared]
+        if any(cells):
+            row = [rival, *(tally(list(cell.values())) for cell in cells)]
+            rows.append([*row, ", ".join(lost_cases(cells[0]))] if named else row)
     return Table(f"Where {ours} is worse, alike and better", columns, rows, note=note)
 
 
+def compare_all(
+    grid: Grid, places: Sequence[Place], ours: str, methods: Sequence[str], key: str = "nll"
+) -> dict[str, dict[str, Difference]]:
+    """By rival and place what `compare` gives, corrected for the number of rivals in each place."""
+    by_rival: dict[str, dict[str, Difference]] = {}
+    for place in places:
+        gaps = {m: gap for m in methods for gap in compare(grid, [place], ours, m, key).values()}
+        for rival, gap in correct(gaps).items():
+            by_rival.setdefault(rival, {})[place_name(place)] = gap
+    return by_rival
+
+
 def place_name(place: Place) -> str:
-    """A place in words: "sarcos unseen", "sarcos unseen on kuka"."""
+    """A place in words: "sarcos new motions", "sarcos on kuka"."""
     *case, tested = place
-    return " ".join(case) + ("" if tested == IN_DOMAIN else f" on {tested}")
+    return " ".join(case) if tested == IN_DOMAIN else f"{case[0]} on {tested}"
 
 
 def _overlap(grid: Grid, place: Place) -> float:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +24,8 @@ from typing_extensions import Self
 import trustgp
 from trustgp.data.atomic_file import atomic_file
 from trustgp.data.escapes import printable
+
+from .storage import read_numbers, rounded, write_numbers
 
 RESULT = "result.json"
 PACKAGES = ("torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
@@ -156,6 +159,7 @@ class Result:
     findings: Sequence[str] = ()  # one sentence each, made from the numbers by code
     numbers: Mapping[str, Any] = field(default_factory=dict)  # everything else, for other programs
     provenance: Mapping[str, Any] = field(default_factory=dict)  # see `provenance`
+    rebuilds: bool = False  # whether the study's `summarise` makes tables and findings of the numbers
 
     def __post_init__(self) -> None:
         _require(self, str, "study", "title")
@@ -163,8 +167,14 @@ class Result:
         _require(self, Mapping, "numbers", "provenance")
 
     def write(self, folder: Path) -> Path:
-        """`result.json` in the folder, whole or not at all."""
-        return write_json(folder / RESULT, asdict(self))
+        """`result.json` in the folder, whole or not at all; where tables can be rebuilt, they are left out,
+        and numbers are in a compressed file beside it."""
+        fields = asdict(self)
+        if self.rebuilds:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_numbers(folder, fields.pop("numbers"))
+            fields["tables"] = []
+        return write_json(folder / RESULT, fields)
 
 
 def read_result(file: Path) -> Result:
@@ -173,12 +183,27 @@ def read_result(file: Path) -> Result:
         raise StudyError(f"{file} is not a file.")
     try:
         fields = _parse(file)
+        if fields.get("rebuilds"):
+            return _rebuilt(file.parent, fields)
         tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in fields["tables"]]
         figures = [Figure(**figure) for figure in fields["figures"]]
         return Result(**{**fields, "tables": [Table(**table) for table in tables], "figures": figures})
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         missing = " is missing" if isinstance(error, KeyError) else ""
         raise StudyError(f"{file} is not the result of a study: {error}{missing}") from error
+
+
+def _rebuilt(folder: Path, fields: dict[str, Any]) -> Result:
+    """The result with the numbers beside it, and what its study makes of them."""
+    study, numbers = fields["study"], read_numbers(folder)
+    if not isinstance(study, str) or not study.isidentifier():
+        raise ValueError(f"study {study!r} has no tables that could be rebuilt.")
+    try:
+        module = import_module(f"trustgp_experiments.studies.{study}.study")
+    except ImportError as error:
+        raise ValueError(f"its tables cannot be rebuilt: {error}") from error
+    figures, tables = [Figure(**figure) for figure in fields["figures"]], module.summarise(numbers)[0]
+    return Result(**{**fields, "tables": tables, "figures": figures, "numbers": numbers})
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
@@ -197,15 +222,22 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
     }
 
 
-Summary = tuple[Sequence[Table], Sequence[str]]  # tables and findings, from a study's numbers
+Summarise = Callable[[Any], tuple[Sequence[Table], Sequence[str]]]  # tables and findings, from numbers
 
 
 def make_result(
-    setting: Setting, study: str, title: str, protocol: list[str], numbers: Any, summary: Summary, **more: Any
+    setting: Setting,
+    study: str,
+    title: str,
+    protocol: list[str],
+    numbers: Any,
+    summarise: Summarise,
+    **more: Any,
 ) -> Result:
-    """The result of a study; more is of its provenance."""
-    made = provenance(setting, study, **more)
-    return Result(study, title, protocol, summary[0], (), summary[1], numbers, made)
+    """The result of a study, of numbers rounded as they are stored; more is of its provenance."""
+    numbers, made = rounded(numbers), provenance(setting, study, **more)
+    tables, findings = summarise(numbers)
+    return Result(study, title, protocol, tables, (), findings, numbers, made, rebuilds=True)
 
 
 def prose(module: str, heading: str = "Protocol", **values: Any) -> list[str]:

@@ -77,10 +77,23 @@ class LaplaceSampled(SampledWeights):
 
     @classmethod
     def fit(
-        cls, posterior: KronPosterior, validation: Any, train: Any = None, *, samples: int = 20, seed: int = 0
+        cls,
+        posterior: KronPosterior,
+        validation: Any,
+        train: Any = None,
+        *,
+        samples: int = 20,
+        seed: int = 0,
+        tune: bool = True,
     ) -> Self:
-        """Prior and posterior noise of the largest validation likelihood, by sampling; noise, tails."""
+        """Prior and posterior noise of the largest validation likelihood, by sampling; noise, tails. Without
+        tuning, those of the evidence, and a noise."""
         at_least_two(samples, "samples")
+        if not tune:
+            drawn = posterior.deviations(posterior.prior, posterior.noise, samples, seed)
+            plain = cls(posterior.network, posterior.names, posterior.laplace.mean + drawn)
+            plain._finite(validation)
+            return plain.noisy(validation)
         rows = read_rows(validation, name="validation")
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
         few = Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])

@@ -1,7 +1,7 @@
 """Every method of the studies by its name (a further one is a line below), each fitted with its costs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,14 +11,19 @@ from trustgp.likelihoods import Classification
 from . import classifiers, members
 from .bundle import Bundle
 from .conformal import QuantileConformal, SplitConformal
+from .deup import Deup
 from .fmgp import FixedMeanGP
 from .heteroscedastic import heteroscedastic
+from .input_gps import InputGP
+from .know_nothing import GatedKnowNothing, KnowNothing
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .sampled import Swag, SwagClassifier
 from .sfr import Sfr
 from .size import shipped_bytes
-from .trusted import InputGP, SubsetGP, TrustGP
+from .sngp import Sngp
+from .trusted import SubsetGP, TrustGP, WitnessAlone
+from .tuning import NoisyPeer
 from .vbll import Vbll
 
 
@@ -67,6 +72,11 @@ def _posterior(bundle: Bundle, **options: Any) -> KronPosterior:
     return bundle.once(f"posterior {options}", lambda: KronPosterior.fit(*bundle.rows, **options))
 
 
+def _evidence(bundle: Bundle, kind: Any, **options: Any) -> Any:
+    """The prior of the largest evidence; a noise."""
+    return kind.fit(_posterior(bundle), bundle.validation, tune=False, **options)
+
+
 def _trustgp(bundle: Bundle, **options: Any) -> TrustGP:
     return TrustGP.fit(*bundle.rows, **{**bundle.place, **bundle.options, **options})
 
@@ -81,9 +91,21 @@ def _laplace_classes(bundle: Bundle, last_layer: bool) -> LaplaceClassifier:
     return bundle.once(f"Laplace of classes {last_layer}", fit)
 
 
+def _untuned(peer: NoisyPeer, bundle: Bundle) -> NoisyPeer:
+    """With the noise that makes the validation rows most likely, and nothing else fitted to them."""
+    return replace(peer, scale=1.0, tails=None).noisy(bundle.validation)
+
+
+def _dropout(bundle: Bundle) -> members.MCDropout:
+    fit = members.MCDropout.fit
+    return bundle.once("dropout", lambda: fit(bundle.dropping, *bundle.held, samples=20, seed=bundle.seed))
+
+
 _trained = partial(Method, training_free=False)  # it needs networks of its own
 _dropped, _ensemble = (partial(_trained, trained=networks) for networks in ("dropout", "ensemble"))
 METHODS = (
+    Method("know-nothing", KnowNothing.fit),
+    Method("gated know-nothing", GatedKnowNothing.fit),
     Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
     Method("network + noise, tails", lambda b: members.ConstantNoise.fit(b.network, *b.held, tails=True)),
     _ensemble("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, *b.held)),
@@ -92,18 +114,28 @@ METHODS = (
     ),
     _trained("heteroscedastic", heteroscedastic),
     _trained("heteroscedastic ensemble of 5", lambda b: heteroscedastic(b, members=5)),
-    _dropped("MC-dropout 20", lambda b: members.MCDropout.fit(b.dropping, *b.held, samples=20, seed=b.seed)),
+    _dropped("MC-dropout 20", _dropout),
+    _dropped("MC-dropout 20, untuned", lambda b: _untuned(_dropout(b), b)),
     _dropped("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, *b.held)),
+    _dropped(
+        "rMC-dropout, untuned", lambda b: _untuned(members.PropagatedDropout.fit(b.dropping, *b.held), b)
+    ),
     _trained("SWAG", Swag.fit),
     Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), *b.held, seed=b.seed)),
+    Method("Laplace sampled, untuned", lambda b: _evidence(b, LaplaceSampled, seed=b.seed)),
     Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), *b.held)),
+    Method("Laplace GLM, untuned", lambda b: _evidence(b, LaplaceGLM)),
     Method("Laplace last layer", lambda b: LaplaceGLM.fit(_posterior(b, last_layer=True), *b.held)),
     _trained("VBLL", Vbll.fit),
     Method("NTK GP, subset", lambda b: SubsetGP.fit(*b.rows, **b.place)),
     Method("sparse NTK GP", lambda b: Sfr.fit(*b.rows, shared=True, seed=b.seed)),
     Method("FMGP", lambda b: FixedMeanGP.fit(*b.rows, seed=b.seed)),
     Method("SFR", lambda b: Sfr.fit(*b.rows, seed=b.seed)),
-    _trained("GP on inputs, no network", lambda b: InputGP.fit(b.train, b.validation, **b.place)),
+    Method("DEUP", Deup.fit),
+    _trained("SNGP", Sngp.fit),
+    Method("RIO", lambda b: InputGP.fit(b, residual=True)),
+    _trained("ARD GP on inputs", InputGP.fit),
+    _trained("witness alone", lambda b: WitnessAlone.fit(b.train, b.validation, **b.place)),
     Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **b.place, **b.options)),
     Method("trustgp, no witness", lambda b: _trustgp(b, witness=None)),
     Method("trustgp", _shared_trustgp),

@@ -82,7 +82,7 @@ class SubsetGP(TrustGP):
 
 
 @dataclass(frozen=True)
-class InputGP(NoisyPeer):
+class WitnessAlone(NoisyPeer):
     """Local Gaussian processes on the inputs alone, what the witness would say on its own. Made by `fit`."""
 
     witness: WitnessState  # the local Gaussian processes

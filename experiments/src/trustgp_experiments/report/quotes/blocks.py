@@ -19,7 +19,7 @@ def findings(stored: Stored, *, study: str) -> str:
 
 def table(stored: Stored, *, title: str | None = None, study: str = "classification") -> str:
     """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note."""
-    tables = [one for one in stored.study(study)["tables"] if title in (None, one["title"])]
+    tables = [one for one in stored.tables(study) if title in (None, one["title"])]
     if not tables:
         raise NotRun(f"study `{study}` in its present form")
     columns, rows = tables[0]["columns"], tables[0]["rows"]
@@ -58,6 +58,9 @@ BLOCKS: dict[str, Block] = {
     "paper.ablation": front.ablation,
     "paper.transfer": front.transfer,
     "paper.zero-shot": front.zero_shot,
+    "paper.printed": partial(table, study="transfer", title="The paper's Table 1, as printed"),
+    "paper.untuned": partial(table, study="transfer", title="Table 1 here, untuned, as in the paper"),
+    "paper.tuned": partial(table, study="transfer", title="Table 1 here, tuned"),
     "paper.detection": detection.summary,
     "detection.told": detection.told,
     "detection.right": detection.right,

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ...core.claim import Difference, paired
+from ...core.claim import Difference, correct, paired
 from .stored import NotRun, Stored
 
 IN_DOMAIN = "in domain"
-OURS, CORRECTED = "trustgp", "trustgp corrected"
+OURS, CORRECTED, WITNESS = "trustgp", "trustgp corrected", "witness alone"
+SPLITS = ("new motions", "known motions")
 HIGHER = ("auroc",)  # measures of which more is better
 GIVEN = ("classification",)  # studies whose test rows were given with the data: none trains in another seed
 
@@ -19,13 +20,13 @@ GIVEN = ("classification",)  # studies whose test rows were given with the data:
 class StoredCase:
     """One training set of a study: its name in words, and the stored part of each seed."""
 
-    about: Mapping[str, str]  # such as trained: "sarcos", split: "random"
+    about: Mapping[str, str]  # such as trained: "sarcos", split: "new motions"
     seeds: Sequence[Mapping[str, Any]]
     drawn: bool = True  # whether each seed draws its test rows from all there are
 
     @property
     def name(self) -> str:
-        return " ".join(self.about.values())
+        return ", ".join(self.about.values())
 
     @property
     def methods(self) -> list[str]:
@@ -33,8 +34,8 @@ class StoredCase:
 
     @property
     def peers(self) -> list[str]:
-        """Everything that is not ours, nor a form of it."""
-        return [method for method in self.methods if not method.startswith(OURS)]
+        """Everything that is not ours, nor a form or a part of it."""
+        return [method for method in self.methods if not method.startswith((OURS, WITNESS))]
 
     @property
     def tests(self) -> list[str]:
@@ -61,10 +62,14 @@ class StoredCase:
             return None
         return paired(own, other, overlap=overlap, lower_is_better=key not in HIGHER)
 
+    def gaps(self, ours: str, test: str = IN_DOMAIN, key: str = "nll") -> dict[str, Difference]:
+        """Ours minus each peer's, corrected for the number of peers."""
+        gaps = {peer: self.against(ours, peer, key, test) for peer in self.peers}
+        return correct({peer: gap for peer, gap in gaps.items() if gap is not None})
+
     def ahead(self, test: str = IN_DOMAIN, key: str = "nll") -> list[tuple[str, Difference]]:
         """Peers that are better than ours beyond the interval, the furthest first."""
-        gaps = [(peer, self.against(OURS, peer, key, test)) for peer in self.peers]
-        ahead = [(peer, gap) for peer, gap in gaps if gap is not None and gap.verdict == "worse"]
+        ahead = [one for one in self.gaps(OURS, test, key).items() if one[1].verdict == "worse"]
         return sorted(ahead, key=lambda one: -abs(one[1].mean))
 
     def mostly_ahead(self) -> list[str]:
@@ -87,10 +92,12 @@ def stored_cases(stored: Stored, study: str) -> list[StoredCase]:
     return []
 
 
-def splits_of(found: Sequence[StoredCase]) -> dict[str, list[StoredCase]]:
-    """Cases by how their rows were split."""
-    splits = dict.fromkeys(case.about["split"] for case in found)
-    return {split: [case for case in found if case.about["split"] == split] for split in splits}
+def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[tuple[StoredCase, str]]]:
+    """New motions, other arms and known motions: cases, each with a test set."""
+    new, known = ([case for case in found if case.about["split"] == split] for split in SPLITS)
+    own = [[(case, IN_DOMAIN) for case in part] for part in (new, known)]
+    kinds = {SPLITS[0]: own[0], "other arms": list(other_tests(new)), SPLITS[1]: own[1]}
+    return {kind: places for kind, places in kinds.items() if places}
 
 
 def other_tests(found: Sequence[StoredCase]) -> Iterator[tuple[StoredCase, str]]:

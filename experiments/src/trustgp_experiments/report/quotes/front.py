@@ -4,33 +4,48 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from .comparisons import CORRECTED, IN_DOMAIN, OURS, StoredCase, cases, other_tests, splits_of, stored_cases
+from ...core.claim import tally as counted
+from .comparisons import (
+    CORRECTED,
+    IN_DOMAIN,
+    OURS,
+    SPLITS,
+    WITNESS,
+    StoredCase,
+    cases,
+    kinds_of,
+    stored_cases,
+)
 from .elsewhere import calls, classes, detectors, sequences
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
 PICKED = (
-    *("network + noise", "network + noise, tails", "ensemble of 5", "heteroscedastic ensemble of 5"),
+    *("know-nothing", "gated know-nothing", "ARD GP on inputs", "network + noise", "network + noise, tails"),
+    *("ensemble of 5", "heteroscedastic ensemble of 5"),
     *("MC-dropout 20", "Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
 )
 OWN = (OURS, CORRECTED)
-FORM = "trustgp paper form"
+Places = Sequence[tuple[StoredCase, str]]
+FORM, KNOWN = "trustgp paper form", SPLITS[1]
 NUM_VERDICTS = 5  # findings of the ablation: what is against us, and four observations of the paper
 LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
 def table(stored: Stored) -> str:
-    """NLL and coverage by split, mean over arms, and what they cost; tables where these were run."""
-    found = cases(stored, "transfer")
-    splits, tabled = splits_of(found), stored_cases(stored, "tables")
-    columns = ["", *(f"NLL, {split}" for split in splits)]
-    columns += ["NLL, tables"] * bool(tabled) + [f"95 % covers, {split}" for split in splits]
+    """NLL by kind of rows, CRPS, coverage and width on new motions, and what they cost."""
+    found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
+    kinds = kinds_of(found)
+    new = next(iter(kinds))
+    groups = {**kinds, "tables": [(case, IN_DOMAIN) for case in tabled]}
+    columns = ["", *(f"NLL, {kind}" for kind in groups), f"CRPS, {new}", f"95 % covers, {new}", "width"]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
     rows, methods = [], {method for case in (*found, *tabled) for method in case.methods}
-    for method in (method for method in (*PICKED, *OWN) if method in methods):
-        line = [method, *(number(average(part, method, "nll")) for part in splits.values())]
-        line += [number(average(tabled, method, "nll"))] * bool(tabled)
-        line += [percent(average(part, method, "coverage")) for part in splits.values()]
+    for method in (method for method in (*PICKED, WITNESS, *OWN) if method in methods):
+        line = [method, *(number(average(places, method, "nll")) for places in groups.values())]
+        line += [number(average(kinds[new], method, "crps"), 3)]
+        line += [percent(average(kinds[new], method, "coverage"))]
+        line += [number(average(kinds[new], method, "sharpness"))]
         rows.append([*line, *_costs(stored, method)])
     kept = [0, *(place for place in range(1, len(columns)) if any(row[place] for row in rows))]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
@@ -38,28 +53,24 @@ def table(stored: Stored) -> str:
 
 
 def tally(stored: Stored) -> str:
-    """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer."""
-    found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
-    places: dict[str, list[tuple[StoredCase, str]]] = {}
-    for split, part in splits_of(found).items():
-        places[f"same arm, {split}"] = [(case, IN_DOMAIN) for case in part]
-        places[f"other arms, {split}"] = list(other_tests(part))
+    """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer; in brackets
+    after Holm's correction for the number of peers."""
+    tabled = stored_cases(stored, "tables")
+    places: dict[str, Places] = {**kinds_of(cases(stored, "transfer"))}
     if tabled:
         places["tables"] = [(case, IN_DOMAIN) for case in tabled]
-    rows = [[peer, *(_verdicts(peer, part) for part in places.values())] for peer in PICKED]
-    return grid(["against", *places], [row for row in rows if any(row[1:])])
+    gaps = {kind: [case.gaps(OURS, test) for case, test in part] for kind, part in places.items()}
+    peers = {peer for part in gaps.values() for one in part for peer in one}
+    rows = []
+    for peer in (peer for peer in PICKED if peer in peers):
+        parts = [[one[peer] for one in part if peer in one] for part in gaps.values()]
+        rows.append([peer, *(counted(part) or "" for part in parts)])
+    return grid(["against", *places], rows)
 
 
-def _verdicts(peer: str, places: Sequence[tuple[StoredCase, str]]) -> str:
-    """Cases in which ours is worse, alike and better than a peer; empty where that has no likelihood."""
-    gaps = [case.against(OURS, peer, test=test) for case, test in places]
-    counts = Counter(gap.verdict for gap in gaps if gap is not None)
-    return " / ".join(str(counts[verdict]) for verdict in ("worse", "alike", "better")) if counts else ""
-
-
-def average(found: Sequence[StoredCase], method: str, key: str) -> float | None:
+def average(places: Places, method: str, key: str) -> float | None:
     """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
-    values = [case.mean(method, key) for case in found]
+    values = [case.mean(method, key, test) for case, test in places]
     return fmean(values) if values and None not in values else None  # pyright: ignore
 
 
@@ -75,18 +86,21 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
         f"Mean over {len(arms)} arms ({listed(arms)}) and {len(result['provenance']['seeds'])} seeds; NLL in "
-        "nats per torque, lower is better; unseen: motions that no training row comes near. "
-        "A gap: not stored, or the method has no likelihood."
+        "nats per torque, lower is better; width of the 95 % interval in training deviations. New motions: "
+        "no training row comes near; other arms: zero shot; known motions: rows between training rows of the "
+        "same motion. A gap: not stored, or the method has no likelihood. The witness alone is "
+        "a part of trustgp."
     )
     text += f" Tables: {len(tabled)} data sets." * bool(tabled)
-    text += f" Costs: SARCOS, random split, each method alone on {result['provenance']['device']}; training "
+    text += f" Costs: SARCOS, known motions, each method alone on {result['provenance']['device']}; training "
     return f"{text}is that of networks beyond the one that is given."
 
 
 def loses(stored: Stored) -> str:
     """Where a peer is better beyond the interval over seeds; the most important first."""
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
-    lost = [*_in_domain(found), *_elsewhere(found), *_coverage([*found, *tabled]), *_tables(tabled)]
+    found = sorted(found, key=lambda case: case.about["split"] == KNOWN)
+    lost = [*_elsewhere(found), *_in_domain(found), *_coverage([*found, *tabled]), *_tables(tabled)]
     lost += [sentence for block in (sequences, classes, detectors, calls) for sentence in block(stored)]
     return bullets(lost)
 
@@ -106,25 +120,28 @@ def _in_domain(found: Sequence[StoredCase]) -> list[str]:
             free.append(case.name)
     if unsure:
         sentences.append(f"Lower in most seeds, if not beyond the interval over seeds: {'; '.join(unsure)}.")
+    gaps = [(case, gap) for case in found if (gap := case.against(OURS, WITNESS)) and gap.verdict == "worse"]
+    if gaps:
+        cases_lost = listed([f"{case.name} by {gap.mean:.2f}" for case, gap in gaps])
+        sentences.append(f"A part of trustgp, the witness alone, has the lower NLL on {cases_lost}.")
     lost = f"{len(found) - len(free)} of {len(found)} cases"
     end = f"On the arm that trained some peer is lower in most seeds in {lost}"
     return [*sentences, f"{end}; not in {listed(free)}." if free else f"{end}."]
 
 
 def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
-    """On other arms, zero shot, by split: in how many cases each peer is ahead."""
-    sentences = []
-    for split, part in splits_of(found).items():
-        places = list(other_tests(part))
-        ahead = Counter(peer for case, test in places for peer, _ in case.ahead(test))
-        most = [f"`{name}` in {count}" for name, count in ahead.most_common(4)]
-        case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
-        worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
-        lower = f"lower NLL than ours have {listed(most)}"
-        text = lower if most else "no peer has a lower NLL beyond the interval"
-        where = f"On other arms, zero shot, trained with the {split} split ({len(places)} cases)"
-        sentences.append(f"{where}: {text}. Our worst is {worst}.")
-    return sentences
+    """On other arms, zero shot: in how many cases each peer is ahead."""
+    places = kinds_of(found).get("other arms", ())
+    if not places:
+        return []
+    ahead = Counter(peer for case, test in places for peer, _ in case.ahead(test))
+    most = [f"`{name}` in {count}" for name, count in ahead.most_common(4)]
+    case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
+    worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
+    lower = (
+        f"lower NLL than ours have {listed(most)}" if most else "no peer has a lower NLL beyond the interval"
+    )
+    return [f"On other arms, zero shot ({len(places)} cases): {lower}. Our worst is {worst}."]
 
 
 def _coverage(found: Sequence[StoredCase]) -> list[str]:
@@ -165,19 +182,16 @@ def transfer(stored: Stored) -> str:
 
 
 def zero_shot(stored: Stored) -> str:
-    """On other arms: who has the lower NLL beyond the interval, by split."""
-    sentences = []
-    for split, part in splits_of(cases(stored, "transfer")).items():
-        places = list(other_tests(part))
-        gaps = [gap for case, test in places if (gap := case.against(FORM, OURS, test=test)) is not None]
-        counts = Counter(gap.verdict for gap in gaps)
-        worst = {
-            method: max(case.mean(method, "nll", test) or -float("inf") for case, test in places)
-            for method in (FORM, OURS)
-        }
-        sentences.append(
-            f"Trained with the {split} split, {len(gaps)} pairs of arms: the paper's own form has the lower "
-            f"NLL in {counts['better']}, ours in {counts['worse']}, alike in {counts['alike']}. The largest "
-            f"NLL: {', '.join(f'{short(value)} ({method})' for method, value in worst.items())}."
-        )
-    return bullets(sentences)
+    """On other arms: who has the lower NLL beyond the interval."""
+    places = kinds_of(cases(stored, "transfer"))["other arms"]
+    gaps = [gap for case, test in places if (gap := case.against(FORM, OURS, test=test)) is not None]
+    counts = Counter(gap.verdict for gap in gaps)
+    worst = {
+        method: max(case.mean(method, "nll", test) or -float("inf") for case, test in places)
+        for method in (FORM, OURS)
+    }
+    return words(
+        f"Of {len(gaps)} pairs of arms, the paper's own form has the lower NLL in {counts['better']}, ours "
+        f"in {counts['worse']}, alike in {counts['alike']}. The largest NLL: "
+        f"{', '.join(f'{short(value)} ({method})' for method, value in worst.items())}."
+    )

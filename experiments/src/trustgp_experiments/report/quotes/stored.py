@@ -3,11 +3,14 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
+
+from ...core.result import RESULT, read_result
+from ...core.storage import read_numbers
 
 _fill = partial(fill, width=150, break_long_words=False, break_on_hyphens=False)
 
@@ -18,18 +21,29 @@ class NotRun(LookupError):
 
 @dataclass(frozen=True)
 class Stored:
-    """The results below a folder: `results/STUDY/result.json`, `results/benchmarks/*.json`."""
+    """The results below a folder: `results/STUDY/result.json`, with numbers beside it, and
+    `results/benchmarks/*.json`."""
 
     root: Path
 
     def study(self, name: str) -> dict[str, Any]:
-        return _read(self.root / "results" / name / "result.json", f"study `{name}`")
+        return _read(self.root / "results" / name / RESULT, f"study `{name}`")
 
     def numbers(self, name: str) -> Any:
-        return self.study(name)["numbers"]
+        return self.study(name).get("numbers") or _numbers(self.root / "results" / name)
+
+    def tables(self, name: str) -> list[dict[str, Any]]:
+        """As the study makes them of its numbers today."""
+        result = self.study(name)
+        if not result.get("rebuilds"):
+            return result["tables"]
+        return [asdict(one) for one in _rebuilt(self.root / "results" / name / RESULT).tables]
 
     def benchmark(self, name: str) -> Any:
         return _read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
+
+
+_numbers, _rebuilt = cache(read_numbers), cache(read_result)
 
 
 @cache

@@ -31,14 +31,13 @@ def run(setting: Setting) -> Result:
     """Vary one setting at a time, on one network a seed, and score all test rows."""
     run_parallel(setting, one_seed, [(seed,) for seed in range(setting.seeds)])
     about, runs = zip(*(one_seed(setting, seed) for seed in range(setting.seeds)), strict=True)
-    numbers = {"seeds": runs}
+    numbers = {"seeds": runs, "quick": setting.quick}
     origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
     origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
     values = {"about": about[0], "network": origin["network"], "share": SMALL_SHARE}
     values |= {"experts": setting.sized(*EXPERTS), "gain": GAIN, "small_cost": SMALL_COST, "judged": JUDGED}
     protocol = prose(__name__, setting=setting, **values)
-    summary = summarise(numbers, quick=setting.quick)
-    return make_result(setting, "ablation", TITLE, protocol, numbers, summary, **origin)
+    return make_result(setting, "ablation", TITLE, protocol, numbers, summarise, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> tuple[dict[str, Any], Run]:
@@ -71,10 +70,10 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
     return Grid.of(("axis", "setting", "kind"), {(): runs}, read)
 
 
-def summarise(numbers: Mapping[str, Any], *, quick: bool = False) -> tuple[list[Table], list[str]]:
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """A table for the paper's axes and one for ours; what is against our defaults, then the paper's
     observations, then our own axes."""
-    paper, ours = paper_axes(quick), our_axes(quick)
+    paper, ours = (axes(numbers.get("quick", False)) for axes in (paper_axes, our_axes))
     grid = collect([*paper, *ours], numbers["seeds"])
     tables = [
         _table(grid, "What the paper turns: experts alone", paper, KINDS),

@@ -54,7 +54,7 @@ def run(setting: Setting) -> Result:
     first, network = {data: parts[0] for data, parts in seeds.items()}, origin["networks"]["arm"]
     protocol, numbers = prose(__name__, setting=setting, network=network, **first), {"seeds": seeds}
     title = "How much of the kernel falls between the experts?"
-    return make_result(setting, "bound", title, protocol, numbers, summarise(numbers), **origin)
+    return make_result(setting, "bound", title, protocol, numbers, summarise, **origin)
 
 
 def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def run(setting: Setting) -> Result:
     constants = {"letters": letters, "members": MEMBERS, "neighbours": NEIGHBOURS}
     protocol = prose(__name__, setting=setting, network=network, **values, **constants)
     numbers = {"runs": grid.runs(), "costs": costs, "dropout": rates}
-    origin, summary = {"network": network, "rows": rows}, summarise(numbers)
-    return make_result(setting, "classification", TITLE, protocol, numbers, summary, **origin)
+    origin = {"network": network, "rows": rows}
+    return make_result(setting, "classification", TITLE, protocol, numbers, summarise, **origin)
 
 
 def one_training(setting: Setting, trained: str, seed: int, only: str | None = None) -> dict[str, Any]:

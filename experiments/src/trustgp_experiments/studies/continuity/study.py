@@ -64,8 +64,7 @@ def run(setting: Setting) -> Result:
     origin |= {key: [part[key] for part in parts] for key in ("rows", "experts")}
     title = "How far does the variance jump where one expert hands over to the next?"
     numbers = {"seeds": [{key: part[key] for key in KEPT} for part in parts]}
-    summary = summarise(numbers)
-    return make_result(setting, "continuity", title, protocol, numbers, summary, **origin)
+    return make_result(setting, "continuity", title, protocol, numbers, summarise, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:

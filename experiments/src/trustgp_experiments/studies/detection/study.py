@@ -11,7 +11,7 @@ from trustgp.detection import fit as fit_detector
 from trustgp.detection.picture_pass import MAX_VARIED
 
 from ...core.flight_film import flight_gif
-from ...core.result import Figure, Result, Setting, make_result, note, prose
+from ...core.result import Figure, Result, Setting, commit, make_result, note, prose
 from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import trained
 from .bootstrap import merged
@@ -24,6 +24,7 @@ from .worlds import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
 LABELLED = (FAMILIAR, "flight")
 FALSE_ALARM = 0.05  # of the monitor in the flight
 FRAMES = 48
+DRAWN_TESTS = {NOVEL: "novel.png", "flight": "flights.png"}
 DRAWN = ("softmax", "MC-dropout 20", "ensemble of 3", "Mahalanobis", "DDU", OURS)
 TITLE = "Does a detector know when it does not know?"
 HISTOGRAMS = note(__name__, "Histograms")
@@ -41,13 +42,14 @@ def run(setting: Setting) -> Result:
             worlds["cells"] = merged([setting.once("cells", lambda: _cells(setting))])
         except FileNotFoundError as error:
             skipped = str(error)
-    draw_histograms(worlds["scenes"]["told"], NOVEL, setting.out / "novel.png")
-    figures = [Figure("novel.png", f"Familiar pictures and {NOVEL}", HISTOGRAMS)]
-    figures.append(Figure("flight.gif", "A flight", FILM))
+    figures = [Figure("flight.gif", "A flight", FILM)]
+    for test, file in DRAWN_TESTS.items():
+        draw_histograms(worlds["scenes"]["told"], test, setting.out / file, commit())
+        figures.append(Figure(file, f"Familiar pictures and {test}", HISTOGRAMS))
     protocol = prose(__name__, skipped=skipped)
     numbers = {"worlds": worlds, "times": parts[0]["times"]}
     rows = {name: world["sizes"] for name, world in worlds.items()}
-    result = make_result(setting, "detection", TITLE, protocol, numbers, summarise(numbers), rows=rows)
+    result = make_result(setting, "detection", TITLE, protocol, numbers, summarise, rows=rows)
     return replace(result, figures=figures)
 
 
@@ -121,8 +123,9 @@ def _scored(
     }
 
 
-def draw_histograms(told: Mapping[str, Any], test: str, path: Path) -> None:
-    """Scores of familiar and of foreign detections, by method: the entropy, and below the latent variance."""
+def draw_histograms(told: Mapping[str, Any], test: str, path: Path, made_by: str | None) -> None:
+    """Scores of familiar and of foreign detections, by method: the entropy, and below the latent variance.
+    The commit of the code that made them is in the corner."""
     methods = [method for method in DRAWN if method in told]
     with plots.figure(path, width=2.0 * len(methods) + 0.8, height=4.6) as figure:
         panels = figure.subplots(2, len(methods), squeeze=False)
@@ -141,3 +144,5 @@ def draw_histograms(told: Mapping[str, Any], test: str, path: Path) -> None:
                 axes.set_xlabel(score, fontsize=7)
             row[0].set_ylabel("share of detections")
         panels[0][0].legend(fontsize=7)
+        if made_by:
+            figure.text(0.005, 0.005, f"commit {made_by[:10]}", fontsize=5, color=plots.GREY)

@@ -79,8 +79,7 @@ def run(setting: Setting) -> Result:
     first, numbers = runs[0], {"seeds": runs}
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
     protocol = prose(__name__, setting=setting, run=first, repeats=_size(setting)[3])
-    summary = summarise(numbers)
-    return make_result(setting, "distributed", TITLE, protocol, numbers, summary, **origin)
+    return make_result(setting, "distributed", TITLE, protocol, numbers, summarise, **origin)
 
 
 def measure(setting: Setting, seed: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def run(setting: Setting) -> Result:
     values = {"kinds": trained, "made": made, "cuda": numbers["device"] == "cuda", "enough": ENOUGH}
     values |= {"samples": SAMPLES, "members": MEMBERS, "one": _timing(setting, 1)}
     protocol = prose(__name__, setting=setting, many=_timing(setting, 64), **values)
-    return make_result(setting, "runtime", TITLE, protocol, numbers, summarise(numbers), **origin)
+    return make_result(setting, "runtime", TITLE, protocol, numbers, summarise, **origin)
 
 
 def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def run(setting: Setting) -> Result:
     steps, workers = size.steps or STEPS[device], f"{Threads().workers} threads"
     workers = "the GPU" if device == "cuda" else workers
     protocol = prose(__name__, setting=setting, size=size, steps=steps, workers=workers)
-    return make_result(setting, "scale", title, protocol, numbers, summarise(numbers), rows=rows)
+    return make_result(setting, "scale", title, protocol, numbers, summarise, rows=rows)
 
 
 def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any]]:

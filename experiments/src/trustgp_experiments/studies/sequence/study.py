@@ -13,21 +13,22 @@ from ...core.claim import Claim, versus, within
 from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
 from ...core.recipes import MEMBERS, NetworkRecipe, Pair
-from ...core.regression import CORRECTED, NLL, compare, place_name, score_method
+from ...core.regression import CORRECTED, CRPS, FLOORS, NLL, compare, place_name, score_method
 from ...core.result import Result, Setting, Table, make_result, prose
 from ...datasets import Recording, load, simulate, split_unseen, standardise
 from ...datasets.splits import seams, window_ends, windows_at
 from ...peers.registry import fit_methods
 from ...training.train import own_randomness
-from ..transfer.scores import AXES, COVERED, everything, others
+from ..transfer.scores import AXES, COVERED, NEW, everything, others
 from ..transfer.study import QUICK_ROWS
 
 NOISE = "network + noise"
 METHODS = (
+    *FLOORS,
     *(NOISE, f"{NOISE}, tails", ENSEMBLE, "heteroscedastic", "SWAG"),
     *(OURS, CORRECTED, "conformal, split"),
 )
-SPLIT = "unseen"  # the only one here
+SPLIT = NEW  # the only one here
 LENGTH = 12  # states of a window
 ARMS = ("sarcos", "barrett", "kuka")
 MADE = ("slow", "fast")  # styles of the simulated arm, for a small run without recordings
@@ -64,8 +65,7 @@ def run(setting: Setting) -> Result:
     rows = {arm: [part["sizes"] for part in grid.parts[arm,]] for arm in trained}
     values = {"trained": trained, "network": network, "members": MEMBERS}
     protocol, numbers = prose(__name__, setting=setting, **values), {"runs": grid.runs()}
-    summary = summarise(numbers)
-    return make_result(setting, "sequence", TITLE, protocol, numbers, summary, network=network, rows=rows)
+    return make_result(setting, "sequence", TITLE, protocol, numbers, summarise, network=network, rows=rows)
 
 
 def arms(quick: bool) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def one_training(setting: Setting, trained: str, seed: int) -> dict[str, Any]:
     train: Any = tuple(part.to(setting.device) for part in case.train)
     bundle = setting.sized(FULL, QUICK).bundle(train, case.validation, seed=seed, **setting.place)
     fitted = fit_methods(bundle, METHODS)
-    methods = {one.name: score_method(one, case.tests, setting.device) for one in fitted}
+    methods = {one.name: score_method(one, case.tests, setting.device, case.validation[0]) for one in fitted}
     return {"sizes": case.sizes, "methods": methods}
 
 
@@ -129,6 +129,8 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
         columns.append(NLL.at(place_name((arm, test)), digits=digits, trained=arm, tested=test))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, columns, {"split": SPLIT}, note=note)]
+    columns = [CRPS.at(arm, trained=arm, tested=IN_DOMAIN) for arm in arms]
+    pivots.append(Pivot("CRPS on new motions", METHOD, columns, {"split": SPLIT}))
     pivots += [everything(f"trained on {arm}", arm, SPLIT) for arm in arms]
     return [pivot.table(grid) for pivot in pivots], findings(grid)
 

@@ -19,8 +19,11 @@ from ...datasets import standardise
 from ...datasets.tables import TABLES, load_table
 
 AXES = ("table", "tested", "method")
-# not here: methods whose sampled or propagated form is in `transfer`
-OMITTED_METHODS = ("rMC-dropout", "Laplace sampled", "trustgp, no witness")
+# not here: methods whose sampled, propagated or untuned form is in `transfer`
+OMITTED_METHODS = (
+    *("rMC-dropout", "Laplace sampled", "trustgp, no witness", "MC-dropout 20, untuned"),
+    *("rMC-dropout, untuned", "Laplace sampled, untuned", "Laplace GLM, untuned"),
+)
 QUICK_TABLES = ("growing noise",)
 QUICK_ROWS = {"train": 120, "validation": 40, "test": 40}
 STEPS = (300, 1000)  # of a training; the validation rows of the first split choose
@@ -46,7 +49,7 @@ def run(setting: Setting) -> Result:
         rates, steps = part["choices"]["dropout"], part["choices"]["steps"]
         chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
     protocol = prose(__name__, setting=setting, rows=about, chosen=chosen, failures=regression.failures(grid))
-    return make_result(setting, "tables", TITLE, protocol, numbers, summarise(numbers), rows=rows)
+    return make_result(setting, "tables", TITLE, protocol, numbers, summarise, rows=rows)
 
 
 def make_case(table: str, *, seed: int, quick: bool) -> Case:

@@ -52,7 +52,7 @@ def run(setting: Setting) -> Result:
     origin |= {"network": f"1-{toy.WIDTH}-1 tanh, {epochs} epochs", "experts": toy.NUM_EXPERTS}
     title = "Does the error bar step where one expert hands over to the next?"
     numbers = {"seeds": [part["variants"] for part in parts]}
-    return make_result(setting, "toy", title, protocol, numbers, summarise(numbers), **origin)
+    return make_result(setting, "toy", title, protocol, numbers, summarise, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:

@@ -1,31 +1,52 @@
-"""Tables and findings of what was scored on every test set of torques."""
+"""Tables and findings of what was scored on every test set of torques: new motions and other arms first."""
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from ...core import cases, regression
 from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, costs_table, read_tests
-from ...core.claim import Check, Claim, Difference, versus, within
+from ...core.claim import Check, Claim, Difference, tally, versus, within
 from ...core.grid import Grid, Place
-from ...core.pivot import Pivot
-from ...core.regression import CORRECTED, NLL, PAPER, compare, place_name, rivals, standings
-from ...core.result import Table, note
+from ...core.pivot import Measure, Pivot
+from ...core.regression import (
+    CORRECTED,
+    FLOORS,
+    NLL,
+    PAPER,
+    WITNESS,
+    compare,
+    compare_all,
+    place_name,
+    rivals,
+    standings,
+)  # fmt: skip
+from ...core.result import Column, Table, note
+from .paper_table import paper_findings, paper_tables
 
 AXES = ("trained", "split", "tested", "method")
-INPUTS_ONLY = "GP on inputs, no network"
+NEW, KNOWN = (
+    "new motions",
+    "known motions",
+)  # how rows are split; other arms are tested by those trained on NEW
+OTHER = "other arms"
+KINDS = (NEW, OTHER, KNOWN)
+SCORES = (NLL, regression.CRPS, regression.COVERAGE, regression.WIDTH)
 COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes
-KINDS = ("in domain", "zero shot")
 NAMED = 3  # losses that are named
-COSTED = ("sarcos", "random")  # whose times are measured without parallel jobs
-STANDINGS = note(__name__, "Standings")
+COSTED = ("sarcos", KNOWN)  # whose times are measured without parallel jobs
+STANDINGS, OVERVIEW, SELECTION = (
+    note(__name__, heading) for heading in ("Standings", "Overview", "Selection")
+)
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """Tables and findings."""
     grid = Grid.of_runs(AXES, numbers["runs"], read_tests)
     trained, split = costed_case(list(grid.parts))
-    note = f"{trained.upper()}, {split} split, seed 0: fit on all training rows, predict the test rows "
-    costs = costs_table("What it costs", numbers["costs"], f"{note}in one call.")
+    note = f"{trained.upper()}, {split}, seed 0: fit on all training rows, predict the test rows in one call."
+    costs = costs_table("What it costs", numbers["costs"], note)
     return [*tables(grid), costs], findings(grid)
 
 
@@ -35,25 +56,61 @@ def costed_case(trainings: Sequence[Place]) -> Place:
 
 
 def tables(grid: Grid) -> list[Table]:
-    """The headline, the standings, zero shot by training arm, then everything."""
-    trainings, at = grid.along("trained", "split"), {"tested": IN_DOMAIN}
-    networks = cases.NETWORKS.at(trained=trainings[0][0], split=trainings[0][1])
-    pivots = []
-    for measure in (NLL, regression.CRPS):
-        columns = [measure.at(f"{t}, {s}", trained=t, split=s) for t, s in trainings]
-        title = f"{measure.column.name} on the arm that trained"
-        note = "Lower is better, the best in bold."
-        pivots.append(Pivot(title, METHOD, [networks, *columns], at, note=note))
-    for trained, split in trainings:
-        title = f"NLL on the other arms, trained on {trained} ({split} split)"
-        columns = [NLL.at(test, digits=2, tested=test) for test in others(grid, trained, split)]
+    """The overview, selective prediction, the standings, the paper's Table 1, then everything."""
+    arms, pivots = grid.along("trained"), []
+    for split in (split for split in (NEW, KNOWN) if split in grid.along("split")):
+        at = {"tested": IN_DOMAIN, "split": split}
+        for measure in (NLL, regression.CRPS):
+            columns = [measure.at(arm, trained=arm) for arm in arms]
+            pivots.append(Pivot(f"{measure.column.name}, {split}", METHOD, columns, at))
+    for arm in arms:
+        columns = [NLL.at(test, digits=2, tested=test) for test in others(grid, arm, NEW)]
         if columns:
-            pivots.append(Pivot(title, METHOD, columns, {"trained": trained, "split": split}))
-    pivots += [everything(f"trained on {t}, {s} split", t, s) for t, s in trainings]
-    headline, *rest = (pivot.table(grid) for pivot in pivots)
-    groups = {f"{k}, {s}": (places(grid, k, s), "nll") for k in KINDS for s in grid.along("split")}
+            at = {"trained": arm, "split": NEW}
+            pivots.append(Pivot(f"NLL on {OTHER}, trained on {arm}", METHOD, columns, at))
+    pivots += [everything(f"trained on {t}, {s}", t, s) for t, s in grid.along("trained", "split")]
+    groups = {kind: (places(grid, kind), "nll") for kind in KINDS}
+    groups |= {f"{kind}, CRPS": (places(grid, kind), "crps") for kind in KINDS[:2]}
     ranks = [standings(grid, ours, groups, STANDINGS, named=False) for ours in (OURS, CORRECTED)]
-    return [headline, *ranks, *rest]
+    flags = [table] if (table := selection(grid)).rows else []
+    return [overview(grid), *flags, *ranks, *paper_tables(grid), *(pivot.table(grid) for pivot in pivots)]
+
+
+def overview(grid: Grid) -> Table:
+    """Likelihood, CRPS, coverage and width of every method, mean over the cases of each kind."""
+    by_kind = {kind: at for kind in KINDS if (at := places(grid, kind))}
+    measures = [(kind, measure) for kind in by_kind for measure in SCORES]
+    columns = [_renamed(measure, f"{measure.column.name}, {kind}") for kind, measure in measures]
+    rows = [
+        [m, *(average(grid, by_kind[kind], m, one) for kind, one in measures)] for m in grid.along("method")
+    ]
+    return Table("Every method", [Column.text("method"), *columns], rows, note=OVERVIEW)
+
+
+def selection(grid: Grid) -> Table:
+    """Selective prediction on new motions, and alarms on these and on other arms; means over cases."""
+    alarms = regression.SELECTIVE[-1]
+    new, other = places(grid, NEW), places(grid, OTHER)
+    measures = [*((new, one) for one in regression.SELECTIVE), (other, alarms)]
+    columns = [one.column for one in regression.SELECTIVE]
+    columns += [_renamed(alarms, f"{alarms.column.name}, {OTHER}")]
+    rows = [[m, *(average(grid, at, m, one) for at, one in measures)] for m in grid.along("method")]
+    rows = [row for row in rows if any(cell is not None for cell in row[1:])]
+    return Table("Which rows are flagged", [Column.text("method"), *columns], rows, note=SELECTION)
+
+
+def _renamed(measure: Measure, name: str) -> Column:
+    column = measure.column
+    return Column(name, column.digits, column.better, column.unit)
+
+
+def average(grid: Grid, at: Sequence[Place], method: str, measure: Measure) -> Any:
+    """The mean over cases, as a cell; None where one of them has no such number."""
+    own = [(*place, method) for place in at]
+    if not own or any(grid.values(place, measure.key) is None for place in own):
+        return None
+    means = [grid.mean(place, measure.key) for place in own]
+    return "infinite" if math.inf in means else measure.factor * fmean(means)
 
 
 def everything(title: str, trained: str, split: str) -> Pivot:
@@ -68,61 +125,86 @@ def others(grid: Grid, trained: str, split: str) -> list[str]:
     return [test for test in grid.along("tested", trained=trained, split=split) if test != IN_DOMAIN]
 
 
-def places(grid: Grid, kind: str, split: str | None = None) -> list[Place]:
-    """All trainings of a split, or of both, with their own test rows, or with every other arm."""
-    trainings = [at for at in grid.along("trained", "split") if split in (None, at[1])]
-    if kind == KINDS[0]:
-        return [(*at, IN_DOMAIN) for at in trainings]
-    return [(*at, test) for at in trainings for test in others(grid, *at)]
+def places(grid: Grid, kind: str) -> list[Place]:
+    """Of all arms that train: own rows of a split, or every other arm, by those trained on `NEW`."""
+    arms = [arm for arm, split in grid.along("trained", "split") if split == (NEW if kind == OTHER else kind)]
+    if kind == OTHER:
+        return [(arm, NEW, test) for arm in arms for test in others(grid, arm, NEW)]
+    return [(arm, kind, IN_DOMAIN) for arm in arms]
 
 
 def findings(grid: Grid) -> list[str]:
     """The losses of trustgp first."""
-    in_domain = places(grid, "in domain")
-    ensembles = [
-        f"In domain, {ours} against five networks, NLL: {versus(compare(grid, in_domain, ours, ENSEMBLE))}."
+    lost = [losses(grid, kind, ours, rivals(grid)) for kind in KINDS for ours in (OURS, CORRECTED)]
+    floors = [
+        f"{kind.capitalize()}, {ours} against {floor}, NLL: {_tallied(grid, kind, ours, floor)}."
+        for kind in (OTHER, NEW)
+        for floor in FLOORS
         for ours in (OURS, CORRECTED)
+        if floor in grid.along("method")
     ]
-    zero_shot = [
-        f"Zero shot, {split} split, trustgp against {rival}, NLL: "
-        f"{versus(compare(grid, places(grid, 'zero shot', split), OURS, rival))}."
-        for split in grid.along("split")
-        for rival in (ENSEMBLE, "Laplace GLM", INPUTS_ONLY, PAPER)
-        if rival in grid.along("method")
+    peers = [
+        f"{kind.capitalize()}, {ours} against {rival}{' (a part of it)' if rival == WITNESS else ''}, NLL: "
+        f"{versus(compare(grid, places(grid, kind), ours, rival))}."
+        for kind in KINDS
+        for rival in (WITNESS, ENSEMBLE, PAPER)
+        for ours in (OURS, CORRECTED)
+        if rival in grid.along("method") and places(grid, kind)
     ]
-    lost = [losses(grid, kind, OURS, rivals(grid)) for kind in KINDS]
-    return [*lost, *ensembles, *(claim.sentence for claim in claims(grid)), *zero_shot]
+    covered = [claim.sentence for claim in claims(grid)]
+    return [*lost, *floors, *peers, *flagged(grid), *covered, *paper_findings(grid)]
+
+
+def _tallied(grid: Grid, kind: str, ours: str, floor: str) -> str:
+    gaps = compare_all(grid, places(grid, kind), ours, [*rivals(grid)]).get(floor, {})
+    return (
+        f"worse / alike / better in {tally(list(gaps.values()))} cases, in brackets after Holm's correction"
+    )
+
+
+def flagged(grid: Grid) -> list[str]:
+    """How many of the large errors the methods flag, the best peer first."""
+    measure = regression.SELECTIVE[0]
+    new = places(grid, NEW)
+    shares = {m: average(grid, new, m, measure) for m in grid.along("method")}
+    shares = {method: share for method, share in shares.items() if share is not None}
+    if OURS not in shares:
+        return []
+    order = sorted((m for m in shares if m in rivals(grid)), key=lambda m: -shares[m])[:NAMED]
+    named = ", ".join(f"{m} {shares[m]:.0f} %" for m in [*order, OURS, CORRECTED] if m in shares)
+    return [f"On {NEW}, of the tenth of the rows with the largest errors a tenth of alarms flags: {named}."]
 
 
 def claims(grid: Grid) -> list[Claim]:
     """Checked on every training."""
-    in_domain = places(grid, "in domain")
+    own = [place for kind in (NEW, KNOWN) for place in places(grid, kind)]
     training_free = {place[-1] for place, cell in grid.cells.items() if cell["training_free"][0]}
     free = [method for method in rivals(grid) if method in training_free]
     bounds = f"{100 * COVERED[0]:.0f} and {100 * COVERED[1]:.1f} %"
     statements = {
-        OURS: f"The 95 % interval of trustgp covers between {bounds} in domain",
+        OURS: f"The 95 % interval of trustgp covers between {bounds} on the arm that trained",
         CORRECTED: "The same of trustgp corrected",
     }
     coverage = [
-        Claim(text, [within(place_name(p), grid.mean((*p, name), "coverage"), *COVERED) for p in in_domain])
+        Claim(text, [within(place_name(p), grid.mean((*p, name), "coverage"), *COVERED) for p in own])
         for name, text in statements.items()
     ]
     text = (
-        "In domain, no method that needs no further network has a lower NLL than trustgp (the network's own "
-        "prediction)"
+        "On the arm that trained, no method that needs no further network has a lower NLL than trustgp (the "
+        "network's own prediction)"
     )
-    return [Claim(text, [_no_better(grid, place, OURS, free) for place in in_domain]), *coverage]
+    return [Claim(text, [_no_better(grid, place, OURS, free) for place in own]), *coverage]
 
 
 def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:
     """The largest losses of ours, and which methods cause them."""
     worse: list[tuple[Difference, str, str]] = []
+    at = places(grid, kind)
     for rival in peers:
-        gaps = compare(grid, places(grid, kind), ours, rival)
+        gaps = compare(grid, at, ours, rival)
         worse += [(gap, case, rival) for case, gap in gaps.items() if gap.verdict == "worse"]
     cases_lost = {case: (gap, rival) for gap, case, rival in sorted(worse, key=lambda one: one[0].mean)}
-    count = len(places(grid, kind))
+    count = len(at)
     if not cases_lost:
         return f"{kind.capitalize()}, no method has a lower NLL than {ours} in any of {count} cases."
     largest = sorted(cases_lost.items(), key=lambda one: -one[1][0].mean)

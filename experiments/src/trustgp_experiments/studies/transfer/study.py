@@ -13,13 +13,13 @@ from ...core.recipes import Pair, mlp_recipe
 from ...core.regression import failures, method_names, score_methods
 from ...core.result import Result, Setting, make_result, prose
 from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
-from .scores import AXES, costed_case, summarise
+from .scores import AXES, KNOWN, NEW, costed_case, summarise
 
 TRAINED = ("sarcos", "barrett", "kuka", "kuka_sim")
 TESTED = (*TRAINED, "sarcos_sim", "barrett_sim")
 SPLITS: dict[str, Callable[[Recording, int], Split]] = {
-    "random": lambda recording, seed: split_random(len(recording.inputs), seed=seed),
-    "unseen": lambda recording, seed: split_unseen(recording, seed=seed),
+    NEW: lambda recording, seed: split_unseen(recording, seed=seed),
+    KNOWN: lambda recording, seed: split_random(len(recording.inputs), seed=seed),
 }
 FOREIGN_ROWS = 5_000  # of another recording, evenly spaced: neighbours in time resemble each other
 QUICK_ROWS = {"train": 160, "validation": 60, "test": 60}
@@ -39,8 +39,8 @@ def run(setting: Setting) -> Result:
     rates = {" ".join(case): parts[0]["dropout"] for case, parts in grid.parts.items()}
     chosen = "; ".join(f"{case} {best_rate(tried):g} of {', '.join(tried)}" for case, tried in rates.items())
     values = {"network": network, "chosen": chosen, "rates": RATES, "failures": failures(grid)}
-    protocol, summary = prose(__name__, setting=setting, **values), summarise(numbers)
-    return make_result(setting, "transfer", TITLE, protocol, numbers, summary, network=network, rows=rows)
+    protocol = prose(__name__, setting=setting, **values)
+    return make_result(setting, "transfer", TITLE, protocol, numbers, summarise, network=network, rows=rows)
 
 
 def trainings(quick: bool) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
         return scaled_rows(scaling, source, kept)
 
     tests = {IN_DOMAIN: rows(recording, parts.test, "test")}
-    for name in foreign(trained, quick):
+    for name in foreign(trained, quick) if split == NEW else ():
         other = load(name)
         tests[name] = rows(other, evenly(len(other.inputs), FOREIGN_ROWS), "test")
     return Case(rows(recording, parts.train, "train"), rows(recording, parts.validation, "validation"), tests)
