@@ -145,7 +145,8 @@ def test_sketches_of_leading_differences_are_those_of_each_rows_largest_outputs(
     plain = Sketch(128).bind(prepare(network, "all", None), mix, inputs, inputs)
     each, own = OutputSketchMap(plain)(inputs), LeadingSketchMap(plain, 3)
     for rows in (inputs, inputs[:1]):
-        features = own(rows)
+        features, logits = own.with_outputs(rows)  # one row is repeated for each signal, in one pass
+        torch.testing.assert_close(logits, network(rows))
         torch.testing.assert_close(features.rows, each.rows[: len(rows)], rtol=1e-4, atol=1e-5)
         mixed = torch.einsum("c,ncd->nd", mix[0].float(), each.by_output[: len(rows)])
         torch.testing.assert_close(features.by_output[:, 0], mixed, rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 NUM_DRAWS = 64
 _DRAWS: dict[int, Tensor] = {}  # by dimension
+_UNIT_NOISE: dict[tuple, Tensor] = {}  # see `_unit_noise`
 
 
 def normal_draws(dim: int) -> Tensor:
@@ -78,9 +79,24 @@ def _mean_log_softmax(logits: Tensor, covariance: Tensor, *, others: bool) -> Te
     """The logarithm of the mean over the draws, [n, g], where all but the first logit have noise."""
     single, tiny = covariance.shape[1] == 1, torch.finfo(logits.dtype).tiny
     # of one variance all noise is a multiple: few operations, which take time on a GPU
-    base = torch.ones(1, 1, 1, dtype=torch.float64) if single else covariance
-    root = square_root(with_others(base) if others else base)
-    draws = normal_draws(root.shape[1]).to(root) @ root.mT  # [n, S, g - 1]
-    noise = torch.nn.functional.pad(draws, (1, 0)).to(logits)
+    noise = _unit_noise(logits, others) if single else _noise(covariance, others).to(logits)
     noise = noise * covariance.clamp_min(tiny).sqrt() if single else noise
     return (logits[:, None] + noise).softmax(dim=2).mean(dim=1).clamp_min(tiny).log()
+
+
+def _noise(covariance: Tensor, others: bool) -> Tensor:
+    """The draws of all logits' noise [n, S, g]."""
+    root = square_root(with_others(covariance) if others else covariance)
+    return torch.nn.functional.pad(normal_draws(root.shape[1]).to(root) @ root.mT, (1, 0))
+
+
+def _unit_noise(logits: Tensor, others: bool) -> Tensor:
+    """The same of one variance that is 1, [1, S, g], computed once for a device and precision."""
+    key = others, logits.dtype, logits.device
+    if key in _UNIT_NOISE:
+        return _UNIT_NOISE[key]
+    with torch.inference_mode(False):
+        noise = _noise(torch.ones(1, 1, 1, dtype=torch.float64, device="cpu"), others).to(logits)
+    if type(noise) is Tensor:  # not that of a trace
+        _UNIT_NOISE[key] = noise
+    return noise

@@ -190,14 +190,23 @@ class GradientMap(TangentMap):
         """The same for a given chain; None where it would be slower."""
         return None
 
+    @property
+    def _max_repeated(self) -> int:
+        """Rows up to which a pass of repeated rows is faster than a backward pass for each signal."""
+        if not self.each_output or self.gradients.num_mixed == 1:
+            return 0
+        cpu, leading = self.network.device.type == "cpu", self.gradients.top > 1
+        most = MAX_REPEATED // self.gradients.num_mixed
+        return min(1, most) if cpu and leading else most if cpu or leading else 0
+
     def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:
             return rows(self.network.cast(inputs))
-        n, mixed = count(inputs), len(self.gradients.mix)
-        if self.each_output and 1 < mixed <= MAX_REPEATED // n and self.network.device.type == "cpu":
-            into = self.collector(n * mixed, 1)
-            if self.gradients.repeated(inputs, into):  # whose outputs may be rounded otherwise
-                return into.rows().view(n, -1), None
+        if (n := count(inputs)) <= self._max_repeated:
+            into = self.collector(n * self.gradients.num_mixed, 1)
+            done, outputs = self.gradients.repeated(inputs, into)
+            if done:
+                return into.rows().view(n, -1), outputs
         into = self.collector(n)
         outputs = self.gradients(inputs, into)
         return into.rows(), outputs

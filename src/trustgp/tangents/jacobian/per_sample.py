@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ...data.trees import Inputs, count, take
+from ...data.trees import Inputs, count, map_tensors, take
 from ..network import TangentNetwork, signal_weights
 from .accumulators import Collector, DenseAccumulator
 from .layer_gradients import Layout, LayoutError, layout_of
-from .layer_io import record
+from .layer_io import record, with_hidden
 from .strategies import GradientPlan, layerwise, looped, mixed_at_once, vmapped
 
 Layouts = dict[tuple, Layout | None]
@@ -89,19 +89,28 @@ class Gradients:
             looped(network, one_by_one, self.weights, inputs, into)
         return outputs
 
-    def repeated(self, inputs: Inputs, into: Collector) -> bool:
+    def repeated(self, inputs: Inputs, into: Collector) -> tuple[bool, Tensor | None]:
         """The same for a collector of n * K rows of one mixed output, those of a row in sequence, by one
-        backward pass; False where some parameters need passes of their own."""
-        plan, n = self.plan(inputs), count(inputs)
+        backward pass; False where some parameters need passes of their own. Outputs come from a pass of their
+        own, which the leading ones need, and are None else: repeated rows may be rounded otherwise."""
+        plan, n, outputs = self.plan(inputs), count(inputs), None
         if plan.vmapped or plan.looped:
-            return False
-        mix = self.mix.to(device=self.network.device, dtype=self.network.dtype).repeat(n, 1)
+            return False, None
+        if self.top > 1:
+            with torch.no_grad():
+                outputs = self.network.float32_matrix(inputs)
+            weights = self.weights(outputs).transpose(0, 1).flatten(0, 1)
+        else:
+            weights = self.mix.to(device=self.network.device, dtype=self.network.dtype).repeat(n, 1)
         try:
-            rows = take(inputs, torch.arange(n).repeat_interleave(len(self.mix)))
-            layerwise(self.network, plan, lambda _: mix[None], rows, into)
+            rows = map_tensors(lambda leaf: leaf.repeat_interleave(self.num_mixed, dim=0), inputs)
+            result = layerwise(self.network, plan, lambda _: weights[None], rows, into)
         except LayoutError:
-            return False
-        return True
+            return False, None
+        if outputs is not None:
+            hidden = result[:: self.num_mixed, outputs.shape[1] :]
+            outputs = with_hidden(outputs, hidden if hidden.shape[1] else None)
+        return True, outputs
 
 
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
