@@ -16,6 +16,7 @@ import trustgp
 from trustgp.sklearn import TrustClassifier, TrustLabelClassifier, TrustRegressor
 
 NAMES = np.array(["walk", "run", "stand"], dtype=object)
+QUICK = {"fit_options": {"witness": None}}
 
 
 def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +137,7 @@ def test_a_trained_network_is_not_changed_and_equals_a_direct_fit(trained):
 def test_a_grid_search_scores_on_held_out_rows():
     X, y = rows(80)
     spy = Spy()
-    search = GridSearchCV(TrustRegressor(spy), {"num_experts": [1, 2]}, cv=2).fit(X, y)
+    search = GridSearchCV(TrustRegressor(spy, **QUICK), {"num_experts": [1, 2]}, cv=2).fit(X, y)
     assert search.best_params_["num_experts"] in (1, 2)
     assert search.best_estimator_.model_.num_experts == search.best_params_["num_experts"]
     assert [len(X) for X, _ in spy.seen] == [40, 40, 40, 40, 80]
@@ -149,7 +150,7 @@ def test_a_grid_search_scores_on_held_out_rows():
 def test_a_share_of_the_rows_is_held_out_from_the_function(n, share, count):
     X, y = rows(n)
     spy = Spy()
-    estimator = TrustRegressor(spy, validation_fraction=share).fit(X, y)
+    estimator = TrustRegressor(spy, validation_fraction=share, **QUICK).fit(X, y)
     ((given, targets),) = spy.seen
     assert given.shape == (n - count, 3)
     assert targets.shape == (n - count,)
@@ -163,7 +164,7 @@ def test_groups_are_kept_together():
     X, y = rows(200)
     groups = np.arange(200) // 10
     spy = Spy()
-    TrustRegressor(spy, validation_fraction=0.25).fit(X, y, groups=groups)
+    TrustRegressor(spy, validation_fraction=0.25, **QUICK).fit(X, y, groups=groups)
     seen = {tuple(row) for row in spy.seen[0][0].tolist()}
     there = np.array([tuple(row) in seen for row in torch.tensor(X, dtype=torch.float32).tolist()])
     whole = there.reshape(20, 10).sum(axis=1)
@@ -189,7 +190,7 @@ def test_random_state_seeds_the_function_and_leaves_the_global_state():
     for state in (0, 0, np.random.RandomState(0)):
         torch.manual_seed(7)
         spy = Spy()
-        TrustRegressor(spy, random_state=state).fit(X, y)
+        TrustRegressor(spy, random_state=state, **QUICK).fit(X, y)
         drawn.append(spy.drawn[0])
         assert torch.initial_seed() == 7
         expected = torch.Generator().manual_seed(7)

@@ -77,7 +77,12 @@ class Packing:
         return ((position, there(task)) for position, task in enumerate(tasks))
 
 
-@pytest.mark.parametrize("kind", [trustgp.LayerFactors(), trustgp.JacobianRows(keep=40), trustgp.Sketch(64)])
+OTHERS = (
+    pytest.param(kind, marks=pytest.mark.nightly) for kind in (trustgp.LayerFactors(), trustgp.Sketch(64))
+)
+
+
+@pytest.mark.parametrize("kind", [trustgp.JacobianRows(keep=40), *OTHERS])
 def test_experts_that_have_travelled_are_the_same_to_the_bit(kind, fit_case, assert_same_state):
     """Only a fit packs all that experts share."""
     fits = (fit_case(tangents=kind, executor=one, witness=None) for one in (Threads(1), Packing()))

@@ -66,6 +66,7 @@ def test_consecutive_rows_are_thinned_and_the_model_is_that_of_the_thinned_rows(
     assert model.state.provenance.rows == len(rows[0])
 
 
+@pytest.mark.nightly
 def test_rows_like_the_validation_rows_are_all_kept(network):
     x, y = trajectory(2400, 0)
     order = torch.randperm(2400, generator=torch.Generator().manual_seed(0))

@@ -101,9 +101,9 @@ def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, t
     assert_same_state(loaded, model)
 
 
-def test_a_loaded_light_model_is_updated_without_its_rows(fit_case, case, toy, tmp_path):
-    model, (inputs, targets) = fit_case(witness=Witness()), new_rows(toy)
-    model.save(tmp_path / "arm.trustgp")
+def test_a_loaded_light_model_is_updated_without_its_rows(fitted, case, toy, tmp_path):
+    inputs, targets = new_rows(toy)
+    fitted.save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
     before = loaded.predict(inputs)
     touched = loaded.update((inputs, targets), progress=False)

@@ -1,6 +1,8 @@
 """The threshold of the novelty score."""
 
+import copy
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -84,19 +86,21 @@ def test_too_few_rows_and_scores_that_are_not_finite_are_refused(case, model):
         NoveltyThreshold.fit(torch.tensor([1.0, torch.inf]), 0.5)
 
 
-def regression(**options) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
+@cache
+def regression(outputs: str) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(300, 2, generator=generator, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
     targets = network(inputs).detach() + 0.1 * torch.randn(300, 2, generator=generator, dtype=torch.float64)
-    return trustgp.fit(network.eval(), (inputs, targets), num_experts=3, progress=False, **options), inputs
+    options = {"num_experts": 3, "outputs": outputs, "progress": False}
+    return trustgp.fit(network.eval(), (inputs, targets), **options), inputs
 
 
-@pytest.mark.parametrize("outputs", ["shared", "separate"])
+@pytest.mark.parametrize("outputs", ["shared", pytest.param("separate", marks=pytest.mark.nightly)])
 def test_without_validation_left_out_rows_are_the_reference(outputs):
-    model, inputs = regression(outputs=outputs)
+    model, inputs = regression(outputs)
     assert model.held_scores.shape == (300,)  # three experts, all of them judged
     p = model.predict(inputs)
     assert float(model.held_scores.mean()) > float(p.score.mean())  # each was left out
@@ -118,8 +122,9 @@ def test_without_validation_left_out_rows_are_the_reference(outputs):
 
 
 def test_without_held_out_rows_the_error_asks_for_them():
-    model, inputs = regression()
-    model.state = dataclasses.replace(model.state, held_scores=torch.zeros(0, dtype=torch.float64))
+    model, inputs = copy.copy(regression("shared")[0]), regression("shared")[1]
+    none = {"held_scores": torch.zeros(0, dtype=torch.float64), "threshold": None}
+    model.state = dataclasses.replace(model.state, **none)
     with pytest.raises(ValueError, match=r"there are 0.*model\.threshold\(rows\)"):
         model.threshold()
     for name in ("is_novel", "novelty_rank"):

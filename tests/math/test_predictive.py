@@ -35,7 +35,7 @@ def double(*values: float) -> torch.Tensor:
 
 # the same, with the weight of the distribution of the training targets, and its centre
 DOUBTS = [(0.3, 2.0), (0.05, -40.0), (0.9, 0.7), (1e-4, 1e3)]
-DOUBTFUL = [(*CASES[k], *DOUBTS[i % 4]) for i, k in enumerate((3, 4, 6, 8, 4, 3, 8, 6))]
+DOUBTFUL = [(*CASES[k], *DOUBTS[i % 4]) for i, k in enumerate((3, 4, 6, 8))]
 each_case = each("case", [*((*case, 0.0, 0.0) for case in CASES), *DOUBTFUL])
 
 

@@ -24,3 +24,12 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def there(boxes: list, labels: list[int]) -> BoxTargets:
     return BoxTargets(torch.tensor(boxes).reshape(-1, 4).double(), torch.tensor(labels).long())
+
+
+def calibration_error(p: Tensor, labels: Tensor, bins: int) -> float:
+    """Over bins of the largest probability, its gap to the share of right ones, weighted by their rows."""
+    (sure, predicted), total = p.double().max(dim=1), 0.0
+    for k in range(bins):
+        inside = (sure > k / bins) & (sure <= (k + 1) / bins)
+        total += abs(float(((predicted == labels).double() - sure)[inside].sum()))
+    return total / len(p)

@@ -7,10 +7,16 @@ from tiny_networks import Trainer
 from trustgp.sklearn import TrustClassifier, TrustRegressor
 
 CHEAP = {"num_experts": 1, "fit_options": {"witness": None}}
-ESTIMATORS = [TrustRegressor(Trainer(), **CHEAP), TrustClassifier(Trainer(classes=True), num_experts=1)]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # a dozen rows without validation
 
 
-@parametrize_with_checks(ESTIMATORS)
-@pytest.mark.filterwarnings("ignore::UserWarning")  # a dozen rows without validation
+@parametrize_with_checks([TrustRegressor(Trainer(), **CHEAP)])
 def test_estimator_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.nightly
+@parametrize_with_checks([TrustClassifier(Trainer(classes=True), num_experts=1)])
+def test_estimator_check_of_a_classifier(estimator, check):
+    """Its fit and its checks of rows are the regressor's."""
     check(estimator)

@@ -306,7 +306,13 @@ def check_case(made, dtype, **options):
     return check(network, x, y, **options)
 
 
-@pytest.mark.parametrize(("name", "way"), every_pair([*CASES], [0, 1]), ids=str)
+def half_nightly(pairs):
+    """Every other one, each way as often."""
+    marks = [pytest.mark.nightly], []
+    return [pytest.param(*pair, marks=marks[(i + pair[-1]) % 2]) for i, pair in enumerate(pairs)]
+
+
+@pytest.mark.parametrize(("name", "way"), half_nightly((name, way) for way in (0, 1) for name in CASES))
 def test_degenerate_rows_agree_with_the_oracle(name, way):
     """Either precision, with the other kind of features, with and without a witness."""
     made, options = CASES[name]
@@ -314,7 +320,7 @@ def test_degenerate_rows_agree_with_the_oracle(name, way):
     check_case(made(PRECISIONS[way]), PRECISIONS[way], **options)
 
 
-@pytest.mark.parametrize(("name", "mode", "way"), every_pair([*PER_MODE], OUTPUTS, [0, 1]), ids=str)
+@pytest.mark.parametrize(("name", "mode", "way"), half_nightly(every_pair([*PER_MODE], OUTPUTS, [0, 1])))
 def test_degenerate_targets_agree_with_the_oracle_for_each_kind_of_outputs(name, mode, way):
     dtype, tangents, witness = PRECISIONS[way], (ROWS, FACTORS)[way], WITNESSES[way]
     check_case(PER_MODE[name](dtype), dtype, tangents=tangents, outputs=mode, witness=witness, num_experts=3)

