@@ -11,6 +11,7 @@ import trustgp
 from trustgp.executors import Threads
 from trustgp.executors.ray import OUT_OF_BAND, cached_function, pack, unpack
 
+pytest.importorskip("ray", reason='ray is not installed: pip install "trustgp[ray]"')
 LARGE = OUT_OF_BAND // 4
 
 
