@@ -1,7 +1,5 @@
 """Tasks of a new user, a few lines each, as they are written without a look into the documents."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Every example under examples/ runs, at toy size."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions of four small fits, compared with stored ones; and stored files of each version."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from golden_cases import CASES, FOLDER, answers, fitted, kept, network_of

@@ -1,7 +1,5 @@
 """Examples for packages that are seldom installed: with small stand-ins, and for real where they are."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import types

@@ -1,7 +1,5 @@
 """Batches as Hugging Face gives them: labels inside, texts of different lengths, results with names."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, UserDict
 from types import SimpleNamespace
 

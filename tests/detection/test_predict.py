@@ -1,7 +1,5 @@
 """Detections with error bars: the detector's own boxes and classes, and their uncertainty."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

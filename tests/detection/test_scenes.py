@@ -1,7 +1,5 @@
 """Pictures and targets as users have them: one result, or an error that lists what is accepted."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows in blocks of one owner, and stacked experts, against a loop."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

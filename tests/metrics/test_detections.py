@@ -1,7 +1,5 @@
 """Matching and calibration of detections, against plain loops and numbers by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

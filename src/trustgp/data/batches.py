@@ -1,7 +1,5 @@
 """Batches that hold more than inputs: pairs, dicts with labels, texts padded to the longest of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

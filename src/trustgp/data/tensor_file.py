@@ -6,8 +6,6 @@ several keys in another order each time; with one key the same state gives the s
 damage, not attackers: whoever can write the file can write a matching checksum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

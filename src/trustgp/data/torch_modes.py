@@ -1,7 +1,5 @@
 """Modes of torch that a user may have switched on around a call, and in which gradients would be others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar

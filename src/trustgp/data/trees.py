@@ -1,7 +1,5 @@
 """Inputs as nested tuples and dicts of tensors."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace

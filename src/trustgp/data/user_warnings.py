@@ -1,8 +1,6 @@
 """What a user is told: warnings at their own line, however deep the call, which package is missing, and what
 was perhaps meant by a name that is none."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib

@@ -8,8 +8,6 @@ Experts know the rows nearby, and one combination of the outputs. The leverage o
 comes from all rows and from each output's own gradient: its posterior over its noise variance.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

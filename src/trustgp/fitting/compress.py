@@ -1,7 +1,5 @@
 """`trustgp.compress`: a smaller and faster model from a fitted one, without the training rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 

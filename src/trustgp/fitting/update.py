@@ -1,7 +1,5 @@
 """New rows for a fitted model: only the experts affected are solved again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

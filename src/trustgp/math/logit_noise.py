@@ -7,8 +7,6 @@ Only differences of logits matter. V is known for the k leading classes of a row
 leading ones about their mean. So the average has k + 1 terms however many classes there are.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

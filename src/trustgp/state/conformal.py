@@ -7,8 +7,6 @@ whatever the network and the model are worth. Limits are found for groups of exp
 (Mondrian), so the promise holds within each group: the groups come from the training rows alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

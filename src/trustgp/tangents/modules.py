@@ -1,7 +1,5 @@
 """The user's network: checked, unwrapped and copied."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Iterable, Iterator
