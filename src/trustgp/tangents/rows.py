@@ -195,9 +195,9 @@ class GradientMap(TangentMap):
         """Rows up to which a pass of repeated rows is faster than a backward pass for each signal."""
         if not self.each_output or self.gradients.num_mixed == 1:
             return 0
-        cpu, leading = self.network.device.type == "cpu", self.gradients.top > 1
+        cpu, contrasts = self.network.device.type == "cpu", self.gradients.top > 1
         most = MAX_REPEATED // self.gradients.num_mixed
-        return min(1, most) if cpu and leading else most if cpu or leading else 0
+        return min(1, most) if cpu and contrasts else most if cpu or leading else 0
 
     def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:
