@@ -73,11 +73,11 @@ def test_study_prints_the_tables_the_findings_and_where_the_numbers_are(studied,
     shown = capsys.readouterr().out
     for text in ("-1.25", "* It is so.", f"All numbers: {Path('results') / 'toy'}"):
         assert text in shown
-    assert main(["study", "toy", "bound", "--seeds", "2", "--out", str(tmp_path)]) == 0
-    assert str(tmp_path / "bound") in capsys.readouterr().out
+    assert main(["study", "toy", "scale", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert str(tmp_path / "scale") in capsys.readouterr().out
     setting = {"seeds": 5, "quick": False, "device": "cpu"}
     expected = [("toy", Path("results"), setting)]
-    expected += [(name, tmp_path, {**setting, "seeds": 2}) for name in ("toy", "bound")]
+    expected += [(name, tmp_path, {**setting, "seeds": 2}) for name in ("toy", "scale")]
     assert studied == expected
 
 

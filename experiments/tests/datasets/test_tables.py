@@ -1,87 +1,59 @@
-"""Tables of other packages, of the recordings' folder, and generated."""
+"""Tables of UCI, of the recordings' folder, and generated."""
 
-import json
-import sys
+import gzip
 
 import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets.tables import TABLES, encode, load_table, package_file, smooth_rows
+from trustgp_experiments.datasets.tables import TABLES, load_table, smooth_rows
 
-HERE = [name for name, source in TABLES.items() if source.origin in ("scikit-learn", "generated")]
-
-
-@pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """A folder on the path, in which files of packages can be put; others of that name are hidden."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    for name in ("statsmodels", "vega_datasets"):
-        (tmp_path / name).mkdir()
-    return tmp_path
+HERE = [name for name, source in TABLES.items() if source.origin == "generated"]
 
 
-def put(folder, file, text):
-    path = folder / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.mark.parametrize("name", HERE)
-def test_a_table_is_whole_and_can_be_split(name):
+@pytest.mark.parametrize("name", [*HERE, "sarcos test", "kinova", "servo", "autompg"])
+def test_a_table_is_whole_and_can_be_split(name, data_root, monkeypatch):
+    monkeypatch.setenv("TRUSTGP_DATA", str(data_root))
     rows = load_table(name)
     assert rows.inputs.dtype == rows.targets.dtype == torch.float64
     assert rows.inputs.ndim == rows.targets.ndim == 2
-    split = rows.split(0)
+    split = rows.split(1)
     parts = torch.cat([split.train, split.validation, split.test])
     assert len(parts.unique()) == len(parts) <= len(rows.inputs)
     assert min(map(len, (split.train, split.validation, split.test))) > 10
 
 
-@pytest.mark.parametrize("name", ["snelson", "sarcos test", "kinova"])
-def test_the_recordings_are_tables_too(name, data_root, monkeypatch):
-    monkeypatch.setenv("TRUSTGP_DATA", str(data_root))
-    rows = load_table(name)
-    assert (rows.recording is None) == (name == "snelson")
-    assert len(rows.split(1).test) > 10
+def put(folder, name, text):
+    (folder / "uci").mkdir(exist_ok=True)
+    (folder / "uci" / name).write_bytes(gzip.compress(text.encode()))
 
 
-def test_text_becomes_a_number_for_each_value_and_gaps_are_left_out(packages):
-    assert encode([["1", "2.5"], ["b", "a"]]).tolist() == [[1.0, 0.0, 1.0], [2.5, 1.0, 0.0]]
-    text = "invest,value,firm\n1.5,2,GM\n,3,Ford\n2.5,4,Ford\n"
-    put(packages, "statsmodels/datasets/grunfeld/grunfeld.csv", text)
-    rows = load_table("grunfeld")
-    assert rows.inputs.tolist() == [[2.0, 0.0, 1.0], [4.0, 1.0, 0.0]]
-    assert rows.targets.tolist() == [[1.5], [2.5]]
-
-
-def test_dates_become_a_year_and_a_place_on_its_circle(packages):
-    put(packages, "statsmodels/datasets/co2/co2.csv", "date,co2\n19580101,316.1\n19580108,\n19590702,317.3\n")
-    rows = load_table("co2")
-    assert rows.targets[:, 0].tolist() == [316.1, 317.3]
-    assert rows.inputs[0].tolist() == [1958.0, 0.0, 1.0]
-    angle = 2 * np.pi * 182 / 365.25
-    np.testing.assert_allclose(rows.inputs[1], [1959 + 182 / 365.25, np.sin(angle), np.cos(angle)])
-
-
-def test_cars_without_a_number_are_left_out(packages):
-    car = {"Name": "a", "Miles_per_Gallon": 18, "Cylinders": 8, "Displacement": 307, "Horsepower": 130}
-    car |= {"Weight_in_lbs": 3504, "Acceleration": 12, "Year": "1970-01-01", "Origin": "USA"}
-    cars = [car, {**car, "Horsepower": None}, {**car, "Origin": "Japan", "Year": "1982-01-01"}]
-    put(packages, "vega_datasets/_data/cars.json", json.dumps(cars))
-    rows = load_table("cars")
-    assert rows.inputs.tolist() == [[8, 307, 130, 3504, 12, 1970, 0, 1], [8, 307, 130, 3504, 12, 1982, 1, 0]]
-
-
-def test_what_is_missing_is_named_with_the_way_to_get_it(packages):
-    for package in ("statsmodels", "nowhere_at_all"):
-        with pytest.raises(FileNotFoundError, match=rf'{package}/no.csv .* pip install "trustgp\[tables\]"'):
-            package_file(package, "no.csv")
-    with pytest.raises(ValueError, match="choose one of snelson"):
-        load_table("no such table")
-    put(packages, "statsmodels/datasets/engel/engel.csv", "income,foodexp\n1,nan\n2,3\n")
+def test_public_splits_test_the_rows_of_their_mask_and_validate_on_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
+    put(tmp_path, "servo.data.csv.gz", "".join(f"{i},{2 * i},{3 * i}\n" for i in range(20)))
+    put(tmp_path, "servo.test_mask.csv.gz", "".join(f"{int(i < 2)},{int(i > 17)}\n" for i in range(20)))
+    rows = load_table("servo")
+    assert rows.inputs[3].tolist() == [3.0, 6.0]
+    assert rows.targets[3].tolist() == [9.0]
+    for seed, tested in ((0, [0, 1]), (1, [18, 19]), (2, [0, 1])):
+        split = rows.split(seed)
+        assert split.test.tolist() == tested
+        assert len(split.validation) == 2
+        assert sorted([*split.train.tolist(), *split.validation.tolist(), *tested]) == list(range(20))
+    put(tmp_path, "servo.test_mask.csv.gz", "1,0\n")
+    with pytest.raises(ValueError, match="splits of 1"):
+        load_table("servo")
+    put(tmp_path, "servo.data.csv.gz", "nan,1\n")
     with pytest.raises(ValueError, match="not finite"):
-        load_table("engel")
+        load_table("servo")
+
+
+def test_what_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="uci_datasets"):
+        load_table("pol")
+    with pytest.raises(ValueError, match="choose one of servo"):
+        load_table("no such table")
 
 
 def test_the_noise_grows_with_the_first_input():

@@ -13,6 +13,7 @@ from trustgp_experiments.core.result import Result
 NEEDED = {
     "transfer": ("laplace", "pinocchio"),
     "tables": ("laplace",),
+    "control": ("laplace",),
     "classification": ("laplace",),
     "runtime": ("laplace", "onnx", "onnxruntime"),
     "distributed": ("pinocchio",),

@@ -68,7 +68,7 @@ def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     figures = [Figure("wide.png", "Small multiples", "A panel each."), Figure("line.svg", "A line")]
     write_study(folder, "transfer", tables=[short_table(), long_table()], figures=figures)
-    write_study(folder, "bound", tables=[short_table()])
+    write_study(folder, "scale", tables=[short_table()])
     (folder / "transfer" / "wide.png").write_bytes(png(1300, 500))
     (folder / "transfer" / "line.svg").write_text(SVG)
     return folder
@@ -156,10 +156,10 @@ def test_the_page_has_figures_with_alternative_text_and_names_its_origin(results
 
 
 def test_studies_are_in_their_order_and_a_quick_one_has_a_warning(tmp_path):
-    for name in ("mine", "bound", "toy", "another", "ablation"):
+    for name in ("mine", "scale", "toy", "another", "ablation"):
         write_study(tmp_path, name, quick=name == "toy")
     found = [result.study for result in read_results(tmp_path).values()]
-    assert found == ["toy", "ablation", "bound", "another", "mine"]
+    assert found == ["toy", "ablation", "scale", "another", "mine"]
     text = write_report(tmp_path).read_text()
     assert text.count('class="warning"') == 2  # on top, and at the study
     assert "figures mean nothing" in text
@@ -237,7 +237,7 @@ def test_the_commands_of_the_document_run_in_its_order(tmp_path, monkeypatch, ca
     monkeypatch.setattr(studies, "run_study", fake)
     for command in re.findall(r"^trustgp .*?(?= *#|$)", DOCUMENT, flags=re.MULTILINE):
         assert main(shlex.split(command)[1:]) == 0
-    assert {("toy", "results", 5), ("bound", "results", 9)} <= set(done)
+    assert {("toy", "results", 5), ("scale", "results", 9)} <= set(done)
     assert {name for name, out, _ in done if out == "results-quick"} == set(studies.STUDIES)
     assert (tmp_path / "results" / "report.html").exists()
     assert set(studies.STUDIES) <= set(re.findall(r"^\| `(\w+)` \|", DOCUMENT, flags=re.MULTILINE))

@@ -42,7 +42,7 @@ def test_a_small_run_is_whole_resumes_and_its_tables_follow_from_its_numbers(nam
     assert result.title in write_report(out, tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["bound", "toy"])
+@pytest.mark.parametrize("name", ["sequence", "toy"])
 def test_a_lost_part_is_computed_again_with_the_same_numbers(name, small_run):
     """Would catch randomness that does not come from the seed."""
     out, result = small_run(name)

@@ -18,12 +18,11 @@ STUDIES = {
     "toy": "the paper's 1-D figure: bands with and without patchwork",
     "ablation": "likelihood against each setting of the method",
     "transfer": "every method, trained on one arm and tested on all: the paper's Table 1",
-    "tables": "twenty regression tables, small and large, twenty splits each: every method and its cost",
+    "tables": "twelve UCI tables on their public splits, and four more: every method and its cost",
+    "control": "a simulated arm in closed loop: a controller that falls back on flagged rows",
     "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
     "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and the detection of novel images",
-    "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
-    "bound": "the kernel's approximation bound against the number of experts",
     "distributed": "time to solve the experts against workers: threads and Ray; streams on a GPU",
     "detection": "a detector's boxes and classes: novel objects, calibrated edges, and the cost",
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
@@ -31,7 +30,7 @@ STUDIES = {
 """Name of the folder below `studies`, and its subject."""
 # extras that are checked before the study's module is imported
 NEEDED: dict[str, tuple[str, ...]] = {"detection": ("plots", "detection")}
-NEEDED |= dict.fromkeys(("transfer", "classification", "tables"), ("peers",))
+NEEDED |= dict.fromkeys(("transfer", "classification", "tables", "control"), ("peers",))
 PEERS = (
     'pip install "./experiments[peers]"',
     "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch",

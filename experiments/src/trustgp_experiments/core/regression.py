@@ -227,7 +227,9 @@ def compare_all(
 def place_name(place: Place) -> str:
     """A place in words: "sarcos new motions", "sarcos on kuka"."""
     *case, tested = place
-    return " ".join(case) if tested == IN_DOMAIN else f"{case[0]} on {tested}"
+    if not case or tested == IN_DOMAIN:
+        return " ".join(case) or tested
+    return f"{case[0]} on {tested}"
 
 
 def _overlap(grid: Grid, place: Place) -> float:

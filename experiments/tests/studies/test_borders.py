@@ -1,21 +1,13 @@
-"""Borders where they are known, jumps of a fitted model, and a small run of the continuity study."""
+"""Borders between experts where they are given, and rows of the arm."""
 
 import math
 
 import pytest
 import torch
 
-from trustgp_experiments.core.arm import QUICK_ROWS, arm_rows
+from trustgp_experiments.core.arm import arm_rows
 from trustgp_experiments.core.borders import DISTANCE, both_sides, find_borders, jump_factors
 from trustgp_experiments.datasets import load
-from trustgp_experiments.studies.continuity.study import (
-    borders_on_lines,
-    cell_borders,
-    jumps_of,
-    line_ends,
-    random_places,
-    summary,
-)
 
 
 def stripes(points):
@@ -59,53 +51,6 @@ def test_the_jump_is_measured_and_not_the_slope():
     assert float(factor) == pytest.approx(1.5 * math.exp(5 * 0.5 * DISTANCE), rel=1e-9)
     elsewhere = both_sides(*line(0.0, 1.0), torch.tensor([0]), torch.tensor([0.9]).double())
     assert float(jump_factors(std(elsewhere.left), std(elsewhere.right))) < 1.0001
-
-
-def test_no_row_is_the_end_of_two_lines():
-    points = torch.arange(11.0)[:, None]
-    starts, ends = line_ends(points, 100, seed=0)
-    assert starts.shape == ends.shape == (5, 1)
-    assert len(torch.cat([starts, ends]).unique()) == 10
-    assert torch.equal(line_ends(points, 3, seed=1)[0], line_ends(points, 3, seed=1)[0])
-
-
-def test_jumps_are_those_of_the_predictions_on_both_sides_and_none_are_elsewhere(fitted, toy):
-    lines = line_ends(toy(40, 5)[0], 12, seed=0)
-    borders = borders_on_lines(fitted, *lines)
-    left, right = fitted.predict(borders.left), fitted.predict(borders.right)
-    assert bool((left.expert != right.expert).all())
-    jumps = jumps_of(fitted, borders)
-    for name, one, other in (
-        ("std", left.variance, right.variance),
-        ("epistemic", left.epistemic, right.epistemic),
-    ):
-        ratio = (one / other).log().abs().mul(0.5).exp()  # |log of the stds' ratio|
-        torch.testing.assert_close(jumps[name], ratio, rtol=1e-10, atol=0)
-    control = random_places(*lines, 50, seed=0)
-    assert summary(jumps_of(fitted, control)["std"])["median"] < 1.001 < summary(jumps["std"])["median"]
-
-
-def test_a_single_expert_and_a_witness_of_one_cell_have_no_border(fitted, fit_case, toy):
-    lines = line_ends(toy(40, 5)[0], 12, seed=0)
-    with pytest.raises(ValueError, match="no line crosses a border"):
-        borders_on_lines(fit_case(num_experts=1), *lines)
-    assert cell_borders(fitted, *lines) is None
-    assert cell_borders(fit_case(witness=None), *lines) is None
-
-
-def test_summaries_are_those_of_all_borders_and_outputs():
-    jumps = 1 + torch.arange(21.0).double().reshape(7, 3) / 10
-    assert summary(jumps) == pytest.approx({"mean": 2.0, "median": 2.0, "upper": 2.9, "largest": 3.0})
-
-
-def test_borders_have_jumps_and_the_control_has_none(small_run):
-    result = small_run("continuity")[1]
-    (seed,) = result.numbers["seeds"]
-    means = [seed["jumps"][name]["epistemic"]["mean"] for name in ("independent", "patchwork", "large")]
-    assert min(means) > 1
-    assert 1 <= seed["control"]["median"] < 1.0005
-    assert "Simulated arm" in result.protocol[0]
-    assert result.provenance["rows"][0]["train"] <= QUICK_ROWS[0]
 
 
 def test_arm_rows_are_standardised_by_the_training_rows_and_share_none(data_root, monkeypatch):

@@ -1,0 +1,1 @@
+"""A simulated arm in closed loop."""

@@ -1,0 +1,180 @@
+"""`trustgp study control`: a simulated arm whose controller falls back on rows that are flagged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.arm import scaled_rows
+from ...core.cases import ENSEMBLE, METHOD, OURS
+from ...core.claim import versus
+from ...core.dropout import FIRST
+from ...core.grid import Grid
+from ...core.pivot import Measure, Pivot
+from ...core.recipes import mlp_recipe
+from ...core.regression import compare, row_novelty, row_std
+from ...core.result import Column, Result, Setting, Table, make_result, note, prose
+from ...datasets import simulate, standardise
+from ...datasets.arm import TYPICAL_TORQUE, friction_torque, inverse_dynamics, random_motion, states
+from ...peers.registry import fit_methods
+from ...training.train import run_network
+
+AXES = ("tested", "method")
+METHODS = (
+    *("gated know-nothing", ENSEMBLE, "heteroscedastic", "MC-dropout 20", "Laplace GLM"),
+    *("Laplace last layer", "SFR", "DEUP", "SNGP", "ARD GP on inputs", OURS),
+)
+QUICK_METHODS = ("gated know-nothing", ENSEMBLE, OURS)
+NEVER, ALWAYS, ORACLE, NOVELTY = "never", "always", "largest errors", f"{OURS}, novelty"
+FULL, QUICK = (
+    mlp_recipe([21, 128, 128, 128, 7], activation=nn.SiLU, epochs=40, together=True),
+    mlp_recipe([21, 16, 7], epochs=3),
+)
+TRAJECTORIES, QUICK_TRAJECTORIES = (
+    600,
+    40,
+)  # that train and validate, of 500 rows, every 20th of which is taken
+TESTED = {"like the training": ("slow", 14), "elsewhere": ("shifted", 3), "faster, elsewhere": ("fast", 3)}
+ALL = "all motions"
+SHARE = 0.3  # of all rows, as large as the share of foreign motions, that every method flags
+SECONDS, QUICK_SECONDS = 3.0, 0.2  # length of a motion
+STEP, HOLD = 0.005, 2  # seconds of a step of the simulation, and steps between decisions
+SOFT, STIFF = 5.0, 50.0  # stiffness: typical torques per radian, where the network is trusted, and where not
+DAMPING = {SOFT: 0.1, STIFF: 0.03}  # seconds, times the stiffness
+ERROR = Measure("error", Column("tracking error", digits=1, better="low", unit="mrad"), factor=1000.0)
+EFFORT = Measure("effort", Column("feedback torque", digits=1, better="low", unit="%"), factor=100.0)
+FOREIGN = Measure(
+    "foreign", Column("alarms on foreign motions", digits=1, better="high", unit="%"), factor=100.0
+)
+TITLE = "Does an error bar help a controller to know when not to trust its network?"
+
+
+def run(setting: Setting) -> Result:
+    """One network a seed; every method flags as many rows."""
+    grid = Grid.run(setting, one_seed, [()], axes=AXES, read=_read)
+    network = setting.sized(FULL, QUICK).words()
+    protocol, numbers = prose(__name__, setting=setting, network=network), {"seeds": grid.parts[()]}
+    return make_result(setting, "control", TITLE, protocol, numbers, summarise, network=network)
+
+
+def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
+    """By method and kind of motion: tracking error, feedback torque and alarms."""
+    trajectories = setting.sized(TRAJECTORIES, QUICK_TRAJECTORIES)
+    slow = simulate(rows=500 * trajectories, seed=seed)
+    held_out = 500 * (trajectories // 10)
+    train, validation = slice(0, -held_out, 20), slice(-held_out, None, 20)
+    scaling = standardise(slow.inputs[train], slow.targets[train])
+    pairs = [scaled_rows(scaling, slow, part) for part in (train, validation)]
+    bundle = setting.sized(FULL, QUICK).bundle(*pairs, seed=seed, dropout=FIRST[1], **setting.place)
+    steps = round(setting.sized(SECONDS, QUICK_SECONDS) / STEP)
+    times = torch.arange(steps, dtype=torch.float64) * STEP
+    generator, wanted, kinds = torch.Generator().manual_seed(seed), [], []
+    for name, (style, count) in TESTED.items():
+        count = setting.sized(count, 1)
+        wanted.append(torch.stack(states(random_motion(style, count, generator), times)))  # [3, T, k, 7]
+        kinds += [name] * count
+    path = torch.cat(wanted, dim=1)
+    rows = torch.cat(list(path[:, :, ::HOLD]), dim=-1).flatten(0, 1)  # [T decisions, 21]
+    inputs = scaling.inputs(rows).float().to(setting.device)
+    torque = scaling.restore_targets(run_network(bundle.network, inputs).double().cpu())
+    true = inverse_dynamics(*rows.split(7, dim=1)) + friction_torque(rows[:, 7:14])
+    size = torch.tensor(TYPICAL_TORQUE, dtype=torch.float64)
+    scores = {NEVER: None, ALWAYS: None, ORACLE: ((torque - true) / size).square().mean(dim=1)}
+    for fitted in fit_methods(bundle, setting.sized(METHODS, QUICK_METHODS)):
+        prediction = fitted.predict(inputs)
+        novelty, std = row_novelty(prediction), row_std(prediction)
+        if fitted.name == OURS and novelty is not None:
+            scores[NOVELTY] = novelty.cpu()
+        scores[fitted.name] = (std if novelty is None or fitted.name == OURS else novelty).cpu()
+    flags = torch.stack([_flags(name, score, len(rows)) for name, score in scores.items()])
+    shape = (len(scores), path.shape[1], -1)
+    error, effort = track(path, torque.reshape(*shape[1:], 7), flags.reshape(shape), size)
+    return _by_kind(list(scores), kinds, error, effort, flags.reshape(shape).double().mean(dim=2))
+
+
+def _flags(name: str, score: Tensor | None, rows: int) -> Tensor:
+    """The share of the rows with the largest scores, bool, [rows]."""
+    if score is None:
+        return torch.full((rows,), name == ALWAYS)
+    chosen = score.argsort(descending=True, stable=True)[: round(SHARE * rows)]
+    return torch.zeros(rows, dtype=torch.bool).index_fill_(0, chosen, True)
+
+
+def _by_kind(names: list[str], kinds: list[str], *measured: Tensor) -> dict[str, dict[str, Any]]:
+    """Root mean squares, and alarms on foreign motions, of methods [m] and trajectories [T]."""
+    error, effort, alarms = measured
+    foreign = torch.tensor([kind != kinds[0] for kind in kinds])
+    parts = {ALL: torch.ones(len(kinds), dtype=torch.bool)}
+    parts |= {kind: torch.tensor([one == kind for one in kinds]) for kind in dict.fromkeys(kinds)}
+    return {
+        kind: {
+            name: {
+                "error": float(error[m, part].mean().sqrt()),
+                "effort": float(effort[m, part].mean().sqrt()),
+                "foreign": float(alarms[m, foreign].mean()),
+            }
+            for m, name in enumerate(names)
+        }
+        for kind, part in parts.items()
+    }
+
+
+def track(path: Tensor, torque: Tensor, flags: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean squared tracking error, and feedback torque over typical torques, each [m, T].
+
+    .. math:: \tau = w \hat\tau + K (q_d - q) + D (\dot q_d - \dot q)
+
+    with w = 1 and a soft K where the network is trusted, w = 0 and a stiff one where a row is flagged. From
+    wanted states [3, T, k, 7], torques [T, k', 7] and flags [m, T, k'] of decisions. Semi-implicit Euler:
+    damping and friction act on the new velocity, so that stiff joints are stable.
+    """
+    many, (trajectories, steps) = len(flags), path.shape[1:3]
+    wanted = path[:, None].expand(-1, many, -1, -1, -1).flatten(1, 2)  # [3, m T, k, 7]
+    feed, flags = torque.repeat(many, 1, 1), flags.flatten(0, 1)
+    q, dq = wanted[0, :, 0].clone(), wanted[1, :, 0].clone()
+    error, effort, mass = torch.zeros(len(q)).double(), torch.zeros(len(q)).double(), torch.empty(0)
+    for step in range(steps):
+        decision = step // HOLD
+        bias, turned = dynamics(q, dq, step % HOLD == 0)
+        mass = mass if turned is None else turned
+        stiff = flags[:, decision, None]
+        stiffness = torch.where(stiff, STIFF, SOFT) * size
+        damping = stiffness * torch.where(stiff, DAMPING[STIFF], DAMPING[SOFT])
+        feedback = stiffness * (wanted[0, :, step] - q) + damping * (wanted[1, :, step] - dq)
+        total = torch.where(stiff, 0.0, feed[:, decision]) + feedback
+        total = total - bias - friction_torque(dq)
+        slope = (friction_torque(dq + 1e-4) - friction_torque(dq - 1e-4)) / 2e-4
+        implicit = mass + torch.diag_embed(STEP * (damping + slope) + STEP**2 * stiffness)
+        dq = dq + torch.linalg.solve(implicit, STEP * total)
+        q = q + STEP * dq
+        error += (wanted[0, :, step] - q).square().mean(dim=1) / steps
+        effort += (feedback / size).square().mean(dim=1) / steps
+    return error.reshape(many, trajectories), effort.reshape(many, trajectories)
+
+
+def dynamics(q: Tensor, dq: Tensor, with_mass: bool) -> tuple[Tensor, Tensor | None]:
+    """Torques without acceleration or friction [n, 7], and the mass matrices [n, 7, 7], all in one pass."""
+    n, zero = len(q), torch.zeros_like(q)
+    if not with_mass:
+        return inverse_dynamics(q, dq, zero), None
+    unit = torch.eye(7, dtype=torch.float64).repeat_interleave(n, dim=0)
+    moves = torch.cat([dq, zero.repeat(8, 1)])
+    bias, still, *columns = inverse_dynamics(q.repeat(9, 1), moves, torch.cat([zero, zero, unit])).split(n)
+    return bias, torch.stack([column - still for column in columns], dim=2)
+
+
+def _read(part: Mapping[str, Any]) -> dict[Any, Any]:
+    return {(kind, method): cell for kind, methods in part.items() for method, cell in methods.items()}
+
+
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
+    """Tracking error by motion, feedback torque and alarms; and findings, our losses first."""
+    grid = Grid.of(AXES, {(): numbers["seeds"]}, _read)
+    columns = [ERROR.at(kind, tested=kind) for kind in grid.along("tested")]
+    columns += [EFFORT.at(tested=ALL), FOREIGN.at(tested=ALL)]
+    table = Pivot("Tracking error by motion", METHOD, columns, note=note(__name__, "Tracking")).table(grid)
+    others = [m for m in grid.along("method") if m not in (OURS, NOVELTY)]
+    gaps = {m: compare(grid, [(ALL,)], OURS, m, "error") for m in others}
+    lines = [f"{OURS} against {m}, tracking error in rad: {versus(gap, 4)}." for m, gap in gaps.items()]
+    return [table], sorted(lines, key=lambda line: "worse in 1" not in line)
