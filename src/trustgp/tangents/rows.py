@@ -197,7 +197,7 @@ class GradientMap(TangentMap):
             return 0
         cpu, contrasts = self.network.device.type == "cpu", self.gradients.top > 1
         most = MAX_REPEATED // self.gradients.num_mixed
-        return min(1, most) if cpu and contrasts else most if cpu or leading else 0
+        return min(1, most) if cpu and contrasts else most if cpu or contrasts else 0
 
     def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:
