@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp.fitting import budget, pipeline
+from trustgp.fitting import budget, pipeline, whole
 from trustgp.fitting.compress import ModelForm, reduced
 from trustgp.fitting.divide import MIN_RANK, OVERHEAD, Sizing
 from trustgp.fitting.plan import LIGHT_ROWS, RANK
@@ -81,7 +81,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch, network):
 
 def test_a_model_that_came_out_too_large_is_cut_and_calibrated(fit, monkeypatch):
     monkeypatch.setattr(Sizing, "expected", lambda self, experts, rank: 0)  # as if all were small
-    monkeypatch.setattr(pipeline, "whole_posterior", lambda *_: {})  # as within a small budget
+    monkeypatch.setattr(whole, "output_map", lambda *_: None)  # as within a small budget
     plain = fit(FEWER)
     limit = plain.nbytes // 2 + OVERHEAD
     model = fit(FEWER, budget=limit)

@@ -220,7 +220,8 @@ def test_held_out_loss_is_minus_the_mean_log_density_and_its_gradient_equals_dif
             for step in (0.0 if name == "vague" and not vague else -1e-6, 1e-6):
                 moved = values[name].copy()
                 moved[place] += step
-                ends.append((step, fits.loss_and_slopes(values | {name: moved}, entries)[0]))
+                loss = -fits.loss_and_slopes(values | {name: moved}, entries)[0].mean()
+                ends.append((step, loss))
             (low, before), (high, after) = ends
             rel = 1e-5 if low else 1e-4
             assert slope[place] == pytest.approx((after - before) / (high - low), rel=rel, abs=1e-8), name

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -54,8 +55,10 @@ PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # fr
 def weights_fingerprints(network: nn.Module) -> dict[str, str]:
     """SHA-256 over names and values of every parameter and buffer that is saved, by precision: that of the
     network, and the coarser ones, as they would be there. So it is known again where it was moved."""
-    own = PRECISIONS.index(precision_of(network))
-    return {str(one): _add_weights(hashlib.sha256(), network, one) for one in PRECISIONS[own:]}
+    names = PRECISIONS[PRECISIONS.index(precision_of(network)) :]
+    with ThreadPoolExecutor(len(names)) as pool:  # hashing releases the interpreter
+        prints = pool.map(lambda one: _add_weights(hashlib.sha256(), network, one), names)
+        return dict(zip(map(str, names), prints, strict=True))
 
 
 def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:

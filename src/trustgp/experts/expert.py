@@ -22,7 +22,10 @@ from .posteriors import Posterior, PriorPosterior, SpanPosterior
 from .system import prefer_primal, select_rows
 
 PRIOR_EXPERTS, PRIOR_ROWS = 16, 128  # evenly spread, to which the common prior is fitted
-MAX_LEAVE_OUT_ROWS = 1000  # of an expert, from which left-out trajectories are predicted
+MAX_SMALL_NETWORK = (
+    2**20
+)  # parameters, up to which a pass takes little time; of larger ones a quarter of these rows
+MAX_LEAVE_OUT_ROWS = 800  # of an expert, from which left-out trajectories are predicted
 # Bounds of a classifier's noise ratio, over the kernel's mean diagonal. The evidence depends on a few rows
 # that the network misclassifies; out-of-distribution detection is the same within these bounds
 # (docs/classification.md), and worse far outside.
@@ -63,6 +66,9 @@ class Problem:
     rank: int | None = None  # the most directions that an expert keeps; None: all
     # kernel that predicts left-out trajectories from rows of an expert and its neighbours; None: its own
     leave_out_tangents: TangentMap | None = None
+    retrained: Tensor | None = (
+        None  # `retrained_errors` of all rows [n, B], where one kernel serves every expert
+    )
 
     def residual_at(self, rows: Tensor) -> Tensor:
         """r of these rows, shape [m, B]."""
@@ -184,14 +190,21 @@ def _retrained(problem: Problem, tangents: TangentMap, task: Task) -> tuple[Tens
     """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where each, or its whole group,
     is left out of the rows of this expert and its neighbours: its own rows may be of few trajectories."""
     kept = evenly(len(task.own), MAX_LEAVE_OUT_ROWS)
-    rows = torch.cat([task.own[kept], task.around])
+    if problem.retrained is not None:
+        return kept.to(problem.retrained.device), problem.retrained[task.own[kept]]
+    errors = retrained_errors(problem, tangents, torch.cat([task.own[kept], task.around]))
+    return kept.to(errors.device), errors[: len(kept)]
+
+
+@torch.no_grad()
+def retrained_errors(problem: Problem, tangents: TangentMap, rows: Tensor) -> Tensor:
+    """t - t_(-g) of these rows, [k, B], where each, or its whole group, is left out of them."""
     cached = problem.cached if tangents is problem.tangents else None
     features = features_at(tangents, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)
     factor = maximise_evidence(features.gram(features), targets).factor
     groups = None if problem.groups is None else problem.groups[rows].to(targets.device)
-    errors, _ = leave_out(torch.cholesky_inverse(factor), targets, groups)
-    return kept.to(targets.device), errors[: len(kept)]
+    return leave_out(torch.cholesky_inverse(factor), targets, groups)[0]
 
 
 @torch.no_grad()
@@ -251,14 +264,24 @@ def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> 
     filled = [task for task in tasks if len(task.own)]
     chosen = [filled[int(i)] for i in evenly(len(filled), PRIOR_EXPERTS)]
 
-    @torch.no_grad()
-    def gram_and_targets(task: Task) -> tuple[Tensor, Tensor]:
-        rows = task.own[evenly(len(task.own), PRIOR_ROWS)]
-        columns = problem.tangents.columns(problem.rows.take(rows))
-        features = features_at(problem.tangents, problem.rows, rows, columns, problem.cached)
-        return features.gram(features), problem.targets_at(rows, columns)
+    tangents = problem.tangents
+    most = PRIOR_ROWS if tangents.network.num_parameters <= MAX_SMALL_NETWORK else PRIOR_ROWS // 4
+    lots = [task.own[evenly(len(task.own), most)] for task in chosen]
 
-    systems = context.inline().map(gram_and_targets, chosen)
+    given: list[Tensor | None] = [None] * len(lots)
+    if tangents.num_columns(expert=True) == tangents.num_columns(
+        expert=False
+    ):  # in as few passes as possible
+        given = [*problem.targets_at(torch.cat(lots), NO_COLUMNS).split([*map(len, lots)])]
+
+    @torch.no_grad()
+    def gram_and_targets(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+        rows, targets = pair
+        columns = tangents.columns(problem.rows.take(rows))
+        features = features_at(tangents, problem.rows, rows, columns, problem.cached)
+        return features.gram(features), problem.targets_at(rows, columns) if targets is None else targets
+
+    systems = context.inline().map(gram_and_targets, [*zip(lots, given, strict=True)])
     return pooled_evidence(systems, lowest=LOWEST, highest=HIGHEST)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import at_once, evenly
+from ..math.kmeans import kmeans
 from ..math.low_rank import principal_components
 from ..tangents.base import Features
 from ..tangents.rows import RowFeatures
@@ -177,17 +178,10 @@ def _split(
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
-    """scikit-learn's k-means on one thread, so that the sums do not depend on the machine's cores."""
-    from sklearn.cluster import KMeans  # slow to import, and not needed to load a model
-    from threadpoolctl import threadpool_limits
-
     values = points.cpu().numpy()
     clusters = min(clusters, len(np.unique(values, axis=0)))  # distinct ones
     starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # for many clusters one start is as good
-    with threadpool_limits(limits=1):
-        kmeans = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]
-        kmeans.fit(values)
-    return torch.from_numpy(kmeans.cluster_centers_).to(points)
+    return torch.from_numpy(kmeans(values, clusters, starts, seed)).to(points)
 
 
 @dataclass(frozen=True)

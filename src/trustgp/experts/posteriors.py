@@ -171,16 +171,21 @@ class PriorPosterior(Posterior):
 
 
 def make_posterior(
-    features: Features, columns: Tensor, factor: Tensor, weights: Tensor, tau: Tensor
+    features: Features,
+    columns: Tensor,
+    factor: Tensor,
+    weights: Tensor,
+    tau: Tensor,
+    spectrum: tuple[Tensor, Tensor] | None = None,
 ) -> GramPosterior | SpanPosterior:
     """The posterior for the features of m rows whose `columns` are selected; empty: all.
 
     The factor L has L L^T = K + tau I [m, m], float64, any jitter included; the weights [m, B] are those of
-    the rows in the residual mean.
+    the rows in the residual mean. For `spectrum` see `math.posterior.span`.
     """
     stored = features.explicit()
     if stored is None:
         return GramPosterior(features, factor, weights)
     phi = stored.double()
-    basis, shrinkage = posterior.span(phi, tau)
+    basis, shrinkage = posterior.span(phi, tau, spectrum)
     return SpanPosterior(columns, basis.to(stored.dtype), shrinkage, phi.T @ weights)

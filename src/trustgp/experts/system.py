@@ -66,13 +66,14 @@ class DualSystem:
         [m, B], and the scale and noise ratio that all experts share; None: it maximises its own evidence.
         """
         if prior is None:
-            tau, scale, factor, jitter = maximise_evidence(self.gram, targets)
+            tau, scale, factor, jitter, spectrum = maximise_evidence(self.gram, targets)
         else:
-            tau, scale = prior.at(targets)
+            (tau, scale), spectrum = prior.at(targets), None
             factor, added = factorise(self.gram, tau)
             jitter = tau.new_tensor(added)
         inverse, diag = torch.cholesky_inverse(factor), self.features.diag()
-        posterior = make_posterior(self.features, columns, factor, inverse @ residual, tau + jitter)
+        weights = inverse @ residual
+        posterior = make_posterior(self.features, columns, factor, weights, tau + jitter, spectrum)
         return Solution(tau, scale, jitter, posterior, partial(leave_out, inverse), diag)
 
     def parts(self, device: torch.device) -> Iterable[Features]:

@@ -25,7 +25,8 @@ MAX_FEW_ROWS, FEW_ROWS_FACTOR = 1000, 4  # up to so many rows, more neighbours
 MAX_CELLS = 3072  # with more it would be larger, and slower to fit, than the experts
 SPREAD_ROWS = 100  # distant rows that decide together on the lengths of columns
 PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio for all
-TEST_PLACES, TEST_ROWS = 16, 1024  # left out, to choose between one length and one for each column
+LENGTH_ROWS = 160  # of each, nearest to it
+TEST_PLACES, TEST_ROWS = 16, 384  # left out, to choose between one length and one for each column
 MAX_FACTOR = 8  # by which neighbours are increased, where left-out rows gain by it
 NOISY_RATIO, NOISY_GAIN, MIN_GAIN = 1e-4, 0.02, 0.25  # gain in nats for a doubling: from it on, and below
 MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
@@ -242,12 +243,12 @@ def _smoothness(
     members = [_left_out_members(lots, tested) for lots in zip(*nearest, strict=True)]
     losses = []
     for k, (points, neighbours) in enumerate(zip(views, nearest, strict=True)):
-        lots = _varying(points, targets, [*neighbours[:, :size], *spread])
-        typical = _typical(points)
-        by_length = context.map(partial(length_losses, *lots, typical), LENGTHS)
+        inputs, values = _varying(points, targets, [*neighbours[:, : min(size, LENGTH_ROWS)], *spread])
+        typical, squares = _typical(points), [distances(rows, rows).square_() for rows in inputs]
+        by_length = context.map(partial(length_losses, squares, values, typical), LENGTHS)
         length, ratio = best_length(by_length, typical)
         states[k] = replace(states[k], length=length, ratio=ratio)
-        losses.append(_left_out_loss(states[k], points, targets, members))
+        losses.append(float(_judged(states[k], points, targets, members)[1]))
     entries = min(len(order), len(centres) * len(tested)) * targets.shape[1]
     by_column = entries * (losses[0] - losses[-1]) > 0.5 * math.log(entries) * vectors.shape[1]
     state, points, loss = states[by_column], views[by_column], losses[by_column]
@@ -255,7 +256,7 @@ def _smoothness(
     most = min(MAX_FACTOR * setting.neighbours // 2, max(len(rows) for rows, _ in members) - 1)
     while state.most_neighbours <= most:
         several = replace(state, neighbours=2 * state.neighbours)
-        less = _left_out_loss(several, points, targets, members)
+        less = float(_judged(several, points, targets, members)[1])
         if loss - less < gain:
             break
         state, loss = several, less
@@ -266,14 +267,6 @@ def _left_out_members(views: Sequence[Tensor], tested: Tensor) -> tuple[Tensor, 
     """Rows near a place by the first view, those that are left out first, then those of the other views."""
     own, every = views[0][tested], torch.cat(list(views)).unique()
     return torch.cat([own, every[~torch.isin(every, own)]]), len(own)
-
-
-def _left_out_loss(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> float:
-    """Mean negative log likelihood of the members' own rows, each left out."""
-    state = _fill(state, points, targets, members)
-    positions, cell, predicted = _left_out(state, torch.arange(len(points), device=points.device))
-    errors = state.targets[positions] + state.centre[cell] - predicted.mean
-    return float((predicted.variance.log() + errors.square() / predicted.variance).mean() / 2)
 
 
 def _typical(points: Tensor) -> Tensor:
@@ -300,6 +293,13 @@ def _varying(points: Tensor, targets: Tensor, lots: Sequence[Tensor]) -> tuple[l
 
 def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> WitnessState:
     """The cells with these rows; level and reach come from each row left out."""
+    return _judged(state, points, targets, members)[0]
+
+
+def _judged(
+    state: WitnessState, points: Tensor, targets: Tensor, members: Members
+) -> tuple[WitnessState, Tensor]:
+    """The same, and the mean negative log likelihood of the cells' own rows, each left out, a scalar."""
     rows = torch.cat([part for part, _ in members])
     counts = [[len(part) for part, _ in members], [own for _, own in members]]
     sizes, own = torch.tensor(counts, device=rows.device)
@@ -316,12 +316,14 @@ def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members
     ratios = errors.square() / (predicted.novelty + state.ratio)[:, None]
     level = torch.stack([part.mean(dim=0) for part in ratios.split(own.tolist())]).clamp_min(state.floor)
     steady, squared = steady_log_kappa(level.log(), own).exp(), errors.square()
+    variance = torch.maximum(steady[cell] * (predicted.novelty + state.ratio)[:, None], state.floor)
+    loss = (variance.log() + squared / variance).mean() / 2
     by_row = squared.mean(dim=0).repeat(len(points), 1)  # also of rows that are no cell's own
     by_row[rows[positions]] = squared
     largest = squared.amax(dim=0)
     safe = bool(((largest == 0) | (largest > MIN_FLOAT32) & (largest < MAX_FLOAT32)).all())
     squared = by_row[rows].to(values.dtype if safe else torch.float64)
-    return replace(state, level=steady, errors=squared, reach=_reach(predicted.novelty))
+    return replace(state, level=steady, errors=squared, reach=_reach(predicted.novelty)), loss
 
 
 def _reach(novelty: Tensor) -> Tensor:

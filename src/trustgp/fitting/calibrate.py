@@ -124,7 +124,7 @@ def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | 
                 continue
             own = result.expert.rows[: int(result.expert.own)]
             own = own[evenly(len(own), len(held_out) // len(log_kappa))].cpu()  # a sample of many
-            leverage = left_out_leverage(mixture, training.rows, own)
+            leverage = left_out_leverage(mixture, training.rows, own, training.by_output)
             values = {"log_leverage": leverage, "log_stated": stated_at(mixture, training.rows, own)}
             values["target"] = targets[own.to(targets.device)].double()[:, mixture.outputs.to(targets.device)]
             values = {k: v.flatten().to(held_out.residual.device) for k, v in values.items()}

@@ -1,8 +1,9 @@
 """Which expert each training row belongs to, and the sizes of experts and gate."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +34,17 @@ class FeatureTable:
         self._tensors: dict[str, Tensor] = {}
 
     def write(self, index: Tensor, features: Features) -> None:
-        """Store those of consecutive rows."""
+        """Store those of the rows `index`, ascending."""
+        first, last = int(index[0]), int(index[-1]) + 1
         for name, value in features.tensors().items():
             if name not in self._tensors:
                 new = mapped_rows if self._mapped else lambda n, value: value.new_empty(n, *value.shape[1:])
                 self._tensors[name] = new(self._n, value)
-            self._tensors[name].narrow(0, int(index[0]), len(value)).copy_(value)
+            table = self._tensors[name]
+            if last - first == len(index):
+                table[first:last] = value
+            else:
+                table[index.to(table.device)] = value
 
     def features(self) -> Features:
         """Of all rows."""
@@ -46,32 +52,44 @@ class FeatureTable:
 
 
 def run_tangents(
-    tangents: TangentMap, rows: Rows, context: FitContext, *, outputs: bool
-) -> Iterator[tuple[Tensor, Features, Tensor]]:
-    """Chunk by chunk the numbers of rows, their features, and outputs [k, C] of the same pass through the
-    network; [k, 0] where they are not wanted."""
+    tangents: TangentMap,
+    rows: Rows,
+    context: FitContext,
+    *,
+    outputs: bool = False,
+    index: Tensor | None = None,
+    also: Callable[[Sequence[Features]], Any] = lambda _: None,
+) -> Iterator[tuple[Tensor, Features, Tensor, Any]]:
+    """Chunk by chunk, in order, the numbers of rows, all or those of an ascending `index`, their features,
+    outputs [k, C] of the same pass through the network ([k, 0] where they are not wanted), and what `also`
+    makes of lots of features, with all that comes with them."""
     size = min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device))
-    parts = list(chunks(len(rows), size))
+    parts = list((torch.arange(len(rows)) if index is None else index).split(size))
 
     @torch.no_grad()
-    def make(index: Tensor) -> tuple[Features, Tensor]:
+    def make(index: Tensor) -> tuple[Features, Tensor, Any]:
         pieces = map_chunks(lambda part: tangents.features_and_outputs(rows.take(part)), index, len(index))
-        features, values = zip(*pieces, strict=True)
-        whole = features[0] if len(features) == 1 else tangents.kind.cat(features)
+        lots, values = zip(*pieces, strict=True)
+        reduced = also(lots)
+        whole = tangents.kind.from_tensors(lots[0].tensors()) if len(lots) == 1 else tangents.kind.cat(lots)
         if not outputs:
-            return whole, torch.empty(len(index), 0)
+            return whole, torch.empty(len(index), 0), reduced
         if any(one is None for one in values):
-            return whole, tangents.network.matrix(rows.take(index)).cpu()
-        return whole, torch.cat(values).cpu()
+            return whole, tangents.network.matrix(rows.take(index)).cpu(), reduced
+        return whole, torch.cat(values).cpu(), reduced
 
+    waiting, turn = {}, 0
     for place, made in context.inline().run(make, parts, stage="making the features", rows=len):
-        yield parts[place], *made
+        waiting[place] = made
+        while turn in waiting:  # in order: sums must not depend on which thread is faster
+            yield parts[turn], *waiting.pop(turn)
+            turn += 1
 
 
 def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:
     """Features of all rows, made once."""
     table = FeatureTable(tangents, len(rows), mapped=mapped)
-    for index, features, _ in run_tangents(tangents, rows, context, outputs=False):
+    for index, features, *_ in run_tangents(tangents, rows, context):
         table.write(index, features)
     return table.features()
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..data.chunking import evenly, map_chunks
 from ..data.rows import Rows
-from ..executors import FitContext
-from ..experts.hidden import HiddenRows, rows_per_class
+from ..experts.hidden import rows_per_class
 from ..experts.mixture import Mixture
 from ..tangents.jacobian.layer_io import hidden_rows
 from ..tangents.network import TangentNetwork
@@ -18,29 +17,26 @@ from .options import FitOptions
 MIN_BUDGET = 8  # over its size: within a smaller budget there are none
 
 
-def find_hidden(
-    network: TangentNetwork, rows: Rows, options: FitOptions, context: FitContext
-) -> HiddenRows | None:
-    """A few rows of each class; None where the network has no head, or the budget no room."""
+def hidden_index(network: TangentNetwork, rows: Rows, options: FitOptions) -> tuple[Tensor, int]:
+    """A few rows of each class [k], ascending, and the numbers of a hidden vector; none where the network has
+    no head, or the budget no room."""
     if not network.head:
-        return None
+        return torch.arange(0), 0
     labels = class_labels(rows)
     width = hidden_rows(network, rows.first).shape[1]
     most = rows_per_class(len(labels.unique()), width)
     each = [(labels == label).nonzero().flatten() for label in labels.unique()]
     index = torch.cat([own[evenly(len(own), most)] for own in each]).sort().values
     size = options.budget.size
-    if size is not None and size < MIN_BUDGET * 4 * width * len(index):
-        return None
-    context.report.begin("reading hidden layers")
-    return HiddenRows.of(_hidden(network, rows, index), labels[index].to(network.device))
+    short = size is not None and size < MIN_BUDGET * 4 * width * len(index)
+    return (torch.arange(0), 0) if short else (index, width)
 
 
 def extend_hidden(mixture: Mixture, rows: Rows) -> Mixture:
     """The mixture whose hidden vectors include those of these rows."""
     if mixture.hidden is None:
         return mixture
-    vectors = _hidden(mixture.tangents.network, rows, torch.arange(len(rows)))
+    vectors = hidden_at(mixture.tangents.network, rows, torch.arange(len(rows)))
     return replace(mixture, hidden=mixture.hidden.extended(vectors, class_labels(rows)))
 
 
@@ -51,7 +47,8 @@ def class_labels(rows: Rows) -> Tensor:
     return targets[:, 0].long() if single else torch.zeros(len(targets), dtype=torch.int64)
 
 
-def _hidden(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
+@torch.no_grad()
+def hidden_at(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
     """Hidden vectors of the rows `index`, shape [k, h]."""
     size = network.pass_rows(rows.first)
     return torch.cat(map_chunks(lambda part: hidden_rows(network, rows.take(part)), index, size))

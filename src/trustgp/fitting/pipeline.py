@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint, weights_fingerprints
 from ..data.quantities import size_text
@@ -28,7 +28,6 @@ from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import FeatureTable, precompute_linear, run_tangents
-from .hidden import find_hidden
 from .options import FitOptions
 from .plan import Plan, choose_plan, default_sizes, log_plan
 from .prepare import (
@@ -42,7 +41,7 @@ from .prepare import (
     split_rows,
 )
 from .solve import FittedMixture, fit_mixture
-from .whole import whole_posterior
+from .whole import RowSums
 
 STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tried, and how many must be left
 # What validation rows must gain by a calibration of their own before that is tried, and by thinning; and what
@@ -77,13 +76,14 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         store = _open_checkpoint(prints, plan, ready, options, probes)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
-            problems = _problems(ready, device_rows, data, plan, options, context)
-            whole = whole_posterior(ready, data.rows, problems[0].residual, options, context)
-            whole["hidden"] = find_hidden(ready.network, data.rows, options, context)
+            sums = RowSums(ready, data.rows, options)
+            problems = _problems(ready, device_rows, data, plan, options, context, sums)
+            whole = sums.fields(problems[0].residual)
             strides, grouped = thinning_strides(data, options), data.validation is None
             judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
             thinned = [[one.every(stride) for one in problems] for stride in strides]
-            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context)
+            kept = sums.by_output
+            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context, by_output=kept)
             for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
                 if not grouped and suits.start - suits.loss < MIN_SURPRISE:
                     break  # validation rows are like left-out training rows
@@ -100,13 +100,13 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
             host_data = host_data.every(state.provenance.stride)
             signed = _signed(state.provenance, prints.result(), host_data)
             state = replace(state, probes=probes, provenance=signed)
-        for tangents, _ in ready.maps:
-            tangents.release_buffers()
+        ready.network.recording = True
         seconds = time.perf_counter() - began
         speed = f"{rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s"
         report.log(f"fitted in {speed}; the model takes {size_text(nbytes(state))}.")
         assert state.training is not None
-        training = replace(state.training, rows=host_data.rows, validation=host_data.validation)
+        parts = {"rows": host_data.rows, "validation": host_data.validation, "by_output": None}
+        training = replace(state.training, **parts)
         return replace(state, training=training)
 
 
@@ -139,8 +139,10 @@ def _fit_rows(
     options: FitOptions,
     context: FitContext,
     first: int = 0,
+    by_output: Tensor | None = None,
 ) -> tuple[ModelState, HeldOutFit]:
-    """Experts, witness and calibration of these rows; a checkpoint counts the kernels from `first` on."""
+    """Experts, witness and calibration of these rows, whose gradients may be kept [n, C, D]; a checkpoint
+    counts the kernels from `first` on."""
     limit = None if options.budget.size is None else plan.witness_bytes
     witness = find_witness(data.rows, options.witness, context.nearby(), limit)
     fitted: list[FittedMixture] = []
@@ -149,6 +151,9 @@ def _fit_rows(
     context.report.begin("calibrating")
     fitted[0] = replace(fitted[0], mixture=replace(fitted[0].mixture, **whole))
     state = replace(_assemble(ready, data, options, fitted, plan.rank), witness=witness)
+    if by_output is not None:
+        assert state.training is not None
+        state = replace(state, training=replace(state.training, by_output=by_output))
     state, suits = calibrate(state, context.report)
     small = shrink_to_budget(state, options.budget.size)
     return calibrate(small, context.report) if small.provenance.compressed else (small, suits)
@@ -156,8 +161,12 @@ def _fit_rows(
 
 def _fingerprints(module: nn.Module, data: FitRows) -> dict[str, Any]:
     """Of network, rows and weights."""
-    prints = {"network": network_fingerprint(module), "data": rows_fingerprint(data.rows, data.groups)}
-    return {**prints, "weights": weights_fingerprints(module)}
+    with ThreadPoolExecutor(2) as pool:
+        network, rows = (
+            pool.submit(network_fingerprint, module),
+            pool.submit(rows_fingerprint, data.rows, data.groups),
+        )
+        return {"weights": weights_fingerprints(module), "network": network.result(), "data": rows.result()}
 
 
 def _signed(provenance: Provenance, prints: dict[str, Any], data: FitRows) -> Provenance:
@@ -186,22 +195,32 @@ def _open_checkpoint(
 
 
 def _problems(
-    ready: Prepared, device_rows: Rows, data: FitRows, plan: Plan, options: FitOptions, context: FitContext
+    ready: Prepared,
+    device_rows: Rows,
+    data: FitRows,
+    plan: Plan,
+    options: FitOptions,
+    context: FitContext,
+    sums: RowSums,
 ) -> list[Problem]:
     """What the experts of each kernel share. Where features are kept, the pass through the network that makes
-    those of the first kernel gives the outputs, too."""
+    those of the first kernel gives the outputs and the `sums`, too."""
     rows, validation, likelihood = data.rows, data.validation, options.likelihood
     first, features, linear = ready.maps[0][0], None, None
     residuals = Residuals(likelihood, device_rows, "train", ready.projections)
     if plan.keep_features and ready.network.one_pass:
         table = FeatureTable(first, len(rows), mapped=plan.mapped)
-        for index, made, outputs in run_tangents(first, rows, context, outputs=True):
-            table.write(index, made)
-            residuals.add(rows.parent_indices(index), outputs)
+        for tangents, chosen in sums.passes(first):
+            made = run_tangents(tangents, rows, context, outputs=True, index=chosen, also=sums.reduced)
+            for index, part, outputs, reduced in made:
+                table.write(index, part)
+                residuals.add(rows.parent_indices(index), outputs)
+                sums.add(index, reduced)
         features = table.features()
     else:
         for index, outputs in run_network(ready.network, rows, context):
             residuals.add(rows.parent_indices(index), outputs)
+    sums.complete(context)
     if validation is not None and data.split[1]:  # split off from the training rows
         for index, outputs in run_network(ready.network, validation, context):
             residuals.check(validation.parent_indices(index), outputs)

@@ -72,6 +72,7 @@ def prepare_network(
     if tangents is None:
         tangents, reason = choose_tangents(members_of(network)[0], rows, options, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(members_of(network)[0]), options.device, stated=stated)
+    prepared.recording = False
     if likelihood.uses_hidden:
         prepared.head = find_head(prepared, sample)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
@@ -140,19 +141,24 @@ class Residuals:
         self._likelihood, self._name, self._projections = likelihood, name, projections
         self._rows, self._targets = rows, rows.targets.cpu()
         self._finite = torch.ones(len(rows), dtype=torch.bool)
-        self._parts: dict[int, list[Tensor]] = {}  # by their first rows
+        self._values: list[Tensor] = []  # of all rows, filled as they come
+        self._added = torch.zeros(len(rows), dtype=torch.bool)
         self._sample: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
 
     def add(self, index: Tensor, outputs: Tensor) -> None:
-        """Take the outputs [k, C] of the rows `index`, ascending."""
+        """Take the outputs [k, C] of the rows `index`."""
         outputs = self.check(index, outputs)
         residual = self._likelihood.residual(outputs, self._targets[index])
-        self._parts[int(index[0])] = [residual @ one for one in self._projections] or [residual]
+        parts = [residual @ one for one in self._projections] or [residual]
+        self._values = self._values or [part.new_empty(len(self._added), part.shape[1]) for part in parts]
+        for values, part in zip(self._values, parts, strict=True):
+            values[index] = part
+        self._added[index] = True
 
     def check(self, index: Tensor, outputs: Tensor) -> Tensor:
         """Check the outputs of rows whose residuals are not needed, too; return them on the CPU."""
         outputs = outputs.cpu()
-        if not self._parts:
+        if not self._values:
             self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
         self._finite[index] = finite_rows(outputs)
         sampled = index % -(-len(self._finite) // COMPARED_ROWS) == 0
@@ -168,8 +174,7 @@ class Residuals:
     def all(self) -> list[Tensor]:
         """In the order of the rows; a ValueError where outputs were not finite."""
         require_all(self._finite, f"the network's outputs on the {self._name} rows")
-        parts = [self._parts[start] for start in sorted(self._parts)]
-        return [torch.cat(group) for group in zip(*parts, strict=True)]
+        return [values[self._added] for values in self._values]
 
     def compute(self, network: TangentNetwork, context: FitContext) -> list[Tensor]:
         """Of all rows, by a pass through the network of their own."""
@@ -221,8 +226,7 @@ def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
     network, names = tangents.network, tangents.sketch.parameters
     sample, targets = rows.batch(evenly(len(rows), SAMPLE_ROWS))
     with suppress(ValueError, RuntimeError):
-        LayerFactors(names).choose(network.differentiated)
-        return LayerFactors(names).bind(network, tangents.mix, sample, targets)
+        return LayerFactors(network.names).bind(network, tangents.mix, sample, targets)
     return Sketch(parameters=names).bind(network, tangents.mix, sample, targets)
 
 

@@ -1,5 +1,7 @@
-"""The posterior of all rows, from one pass over them."""
+"""The posterior of all rows, and hidden vectors, from the pass that gives features and outputs."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +12,13 @@ from ..data.chunking import chunks, evenly, map_chunks
 from ..data.rows import Rows
 from ..executors import FitContext
 from ..experts.features import chunk_rows
+from ..experts.hidden import HiddenRows
 from ..experts.mixture import Mixture
 from ..experts.whole import MAX_DIM
-from ..tangents.sketch import SketchMap
+from ..tangents.base import TangentMap, gram_blocks
+from ..tangents.sketch import OutputSketchMap, SketchMap
+from .divide import run_tangents
+from .hidden import class_labels, hidden_at, hidden_index
 from .options import FitOptions
 from .prepare import Prepared
 
@@ -21,40 +27,119 @@ MAX_OUTPUTS = 16  # each needs a backward pass of its own
 MIN_BUDGET = 8  # over its size: within a smaller budget there is none
 
 
-def whole_posterior(
-    ready: Prepared, rows: Rows, residual: Tensor, options: FitOptions, context: FitContext
-) -> dict[str, Any]:
-    """The map that gives the gradients of each output, and the posterior of all rows with residuals [n, C]:
-    fields of a mixture. Empty where it has no sketch, or many outputs."""
-    tangents, likelihood = ready.maps[0][0], options.likelihood
+MAX_KEPT_BYTES = 2**27  # of gradients by output, which are kept for the rows that are left out
+Reduced = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class RowSums:
+    """Sums of gradients by output, and hidden vectors of a few rows, gathered chunk by chunk."""
+
+    def __init__(self, ready: Prepared, rows: Rows, options: FitOptions) -> None:
+        self._rows, self._network, self._likelihood = rows, ready.network, options.likelihood
+        self.tangents = output_map(ready, options)
+        self.sample = evenly(len(rows), MAX_ROWS) if self.tangents else torch.arange(0)
+        self._moments: Tensor | None = None
+        self.by_output: Tensor | None = None  # of all rows [n, C, D], where they are few
+        if self.tangents is not None and options.likelihood.leaves_out and len(self.sample) == len(rows):
+            shape, dtype = (
+                (len(rows), self.tangents.num_outputs, self.tangents.sketch.dim),
+                ready.network.dtype,
+            )
+            if math.prod(shape) * dtype.itemsize <= MAX_KEPT_BYTES:
+                self.by_output = torch.empty(shape, dtype=dtype, device=ready.network.device)
+        self._wanted, width = hidden_index(ready.network, rows, options)
+        self._hidden = torch.empty(len(self._wanted), width, device=ready.network.device)
+        self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
+
+    def passes(self, plain: TangentMap) -> list[tuple[TangentMap, Tensor]]:
+        """Maps, and the rows that each takes in a pass over all of them."""
+        others = torch.ones(len(self._rows), dtype=torch.bool)
+        others[self.sample] = False
+        both = [(self.tangents or plain, self.sample), (plain, others.nonzero().flatten())]
+        return [(tangents, index) for tangents, index in both if len(index)]
+
+    @staticmethod
+    def reduced(lots: Sequence[Any]) -> Reduced:
+        """Of the features of rows: the sums of phi phi^T by output [C, D, D], hidden vectors [k, h], and the
+        gradients phi themselves [k, C, D]."""
+        each, hidden = ([getattr(lot, name, None) for lot in lots] for name in ("by_output", "hidden"))
+        kept, vectors = ([one for one in lot if one is not None] for lot in (each, hidden))
+        hidden = torch.cat(vectors) if len(vectors) == len(lots) else None
+        if not kept:
+            return None, hidden, None
+        by_output = torch.cat(kept)
+        return _second_moments(by_output.double().transpose(0, 1)), hidden, by_output
+
+    def add(self, index: Tensor, reduced: Reduced) -> None:
+        """Take what a pass gave for the rows `index`, ascending."""
+        moments, hidden, by_output = reduced
+        if moments is not None:
+            self._moments = moments if self._moments is None else self._moments.add_(moments)
+            if self.by_output is not None and by_output is not None:
+                self.by_output[index] = by_output
+        if hidden is not None and len(self._wanted):
+            place = torch.searchsorted(index, self._wanted).clamp_max(len(index) - 1)
+            here = (index[place] == self._wanted).nonzero().flatten()
+            self._hidden[here.to(hidden.device)] = hidden[place[here].to(hidden.device)].to(self._hidden)
+            self._filled[here] = True
+
+    def complete(self, context: FitContext) -> None:
+        """Make in a pass of its own what no other gave."""
+        if self.tangents is not None and self._moments is None:
+            made = run_tangents(self.tangents, self._rows, context, index=self.sample, also=self.reduced)
+            for index, _, _, reduced in made:
+                self.add(index, reduced)
+        if not bool(self._filled.all()):
+            left = (~self._filled).nonzero().flatten()
+            vectors = hidden_at(self._network, self._rows, self._wanted[left])
+            self._hidden[left.to(vectors.device)] = vectors.to(self._hidden)
+
+    def fields(self, residual: Tensor) -> dict[str, Any]:
+        """Fields of a mixture, from the residuals [n, C] of the rows."""
+        hidden, moments, kind = None, self._moments, self._likelihood.whole_kind
+        if len(self._wanted):
+            labels = class_labels(self._rows)[self._wanted]
+            hidden = HiddenRows.of(self._hidden, labels.to(self._network.device))
+        if kind is None or moments is None or not bool(torch.isfinite(moments).all()):  # an overflow
+            return {"hidden": hidden}
+        noise = residual.square().mean(dim=0).to(moments)
+        whole = kind.of(moments, noise, len(self.sample), self._network.dtype)
+        # without errors or gradients there is none
+        own = {"tangents": self.tangents, "whole": whole} if float(whole.values[-1]) > 0 else {}
+        return {"hidden": hidden, **own}
+
+
+def _second_moments(each: Tensor) -> Tensor:
+    """Sums of phi phi^T over rows [C, n, D], shape [C, D, D]: symmetric, so the lower blocks are computed."""
+    size = each.shape[2]
+    total, blocks = each.new_empty(len(each), size, size), gram_blocks(size, size, same=True, min_rows=128)
+    for rows, columns in blocks:
+        product = each[:, :, rows].mT @ each[:, :, columns]
+        total[:, rows, columns], total[:, columns, rows] = product, product.mT
+    return total
+
+
+def output_map(ready: Prepared, options: FitOptions) -> OutputSketchMap | None:
+    """The map that gives the gradients of each output; None without a sketch, or with many outputs."""
+    tangents, likelihood, size = ready.maps[0][0], options.likelihood, options.budget.size
     if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or likelihood.whole_kind is None:
-        return {}
-    size, dim = options.budget.size, tangents.sketch.dim
+        return None
+    dim = tangents.sketch.dim
     if len(tangents.mix) > 1 or dim > MAX_DIM or tangents.slow_reason:
-        return {}
-    per_output, sample = likelihood.output_map(tangents), evenly(len(rows), MAX_ROWS)
+        return None
+    per_output = likelihood.output_map(tangents)
     if per_output.num_outputs > MAX_OUTPUTS or (size is not None and size < MIN_BUDGET * 4 * dim**2):
-        return {}
-    moments = torch.zeros(
-        per_output.num_outputs, dim, dim, dtype=torch.float64, device=tangents.network.device
-    )
-    parts = [sample[part] for part in chunks(len(sample), chunk_rows(per_output))]
-    for index in context.report.track(parts, stage="summing gradients", total=len(parts), rows=len):
-        each = _gradients(per_output, rows, index).double().transpose(0, 1)  # [C, k, D]
-        moments += each.mT @ each
-    if not bool(torch.isfinite(moments).all()):
-        return {}  # an overflow
-    noise, dtype = residual.square().mean(dim=0).to(moments), tangents.network.dtype
-    whole = likelihood.whole_kind.of(moments, noise, len(sample), dtype)
-    # without errors or gradients there is none
-    return {"tangents": per_output, "whole": whole} if float(whole.values[-1]) > 0 else {}
+        return None
+    return per_output
 
 
-def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor) -> Tensor:
-    """log h of training rows `index` [k], each left out, on the CPU, [k, C]; 0 without the posterior."""
+def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor | None) -> Tensor:
+    """log h of training rows `index` [k], each left out, on the CPU, [k, C]; 0 without the posterior. The
+    gradients of all rows may be `kept` [n, C, D]."""
     if mixture.whole is None:
         return torch.zeros(len(index), len(mixture.outputs), dtype=torch.float64)
-    parts = (_gradients(mixture.tangents, rows, part) for part in index.split(chunk_rows(mixture.tangents)))
+    lots = index.split(chunk_rows(mixture.tangents))
+    parts = (_gradients(mixture.tangents, rows, lot) if kept is None else kept[lot] for lot in lots)
     return torch.cat([mixture.whole.left_out(part).cpu() for part in parts])
 
 

@@ -30,6 +30,11 @@ ENTRIES = ("output", "nearness", "statistics", "marginal", "witness_precision")
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
     """Mean negative log likelihood of held-out rows."""
+    return -float(log_densities(calibration, rows).mean())
+
+
+def log_densities(calibration: Calibration, rows: CalibrationRows) -> np.ndarray:
+    """Log likelihood of each entry of held-out rows [L]."""
     return loss_and_slopes(_arrays(calibration), entries_of(calibration, rows))[0]
 
 
@@ -57,8 +62,8 @@ def entries_of(calibration: Calibration, rows: CalibrationRows) -> dict[str, np.
 @np.errstate(all="ignore")  # a line search may try steps that overflow
 def loss_and_slopes(
     c: dict[str, np.ndarray], rows: dict[str, np.ndarray]
-) -> tuple[float, dict[str, np.ndarray]]:
-    """Mean negative log likelihood of `entries_of` rows, and its gradient in the parameters `FREE`.
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Log likelihoods of `entries_of` rows [L], and minus the gradient of their mean in each of `FREE`.
 
     Letters are as in `Calibration`. A fit takes hundreds of evaluations on few rows, for which automatic
     differentiation is three to four times slower.
@@ -75,7 +80,10 @@ def loss_and_slopes(
     mu, left = (c["weight"] * rows["residual_mean"] + g * rows["witness_mean"]) / more, v * more / square
     shift, weight = c["shift"], np.sqrt(c["excess"]) * (1.0 - c["shift"])
     error, offset = rows["residual"] - shift * mu, weight * mu
-    both, by_error, by_offset, by_scale, by_df = _on_both_sides(error, offset, left * (df - 2.0) / df, df)
+    units = (unit[output] for unit in _student_units(c["df"]))
+    both, by_error, by_offset, by_scale, by_df = _on_both_sides(
+        error, offset, left * (df - 2.0) / df, df, *units
+    )
     # with outliers
     total = spread + left + offset * offset
     usual = np.log1p(-c["share"]) + both
@@ -105,17 +113,26 @@ def loss_and_slopes(
         "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
         "vague": doubtful * np.nan_to_num(np.exp(marginal - mixed) - np.exp(density - mixed)),
     }
-    return -float(mixed.mean()), {k: -_gathered(v, c[k], output) / len(nearness) for k, v in entries.items()}
+    return mixed, {k: -_gathered(v, c[k], output) / len(nearness) for k, v in entries.items()}
 
 
-def _on_both_sides(
-    error: np.ndarray, offset: np.ndarray, squared_scale: np.ndarray, df: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Half a Student-t on either side: log density, and its gradients in error, offset, log s^2 and df."""
+def _student_units(df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The logarithm of the constant of a Student-t, and its gradient in the degrees of freedom."""
     from scipy import special  # slow to import
 
     unit = special.gammaln((df + 1.0) / 2) - special.gammaln(df / 2) - 0.5 * np.log(math.pi * df)
-    by_unit = 0.5 * (special.digamma((df + 1.0) / 2) - special.digamma(df / 2) - 1.0 / df)
+    return unit, 0.5 * (special.digamma((df + 1.0) / 2) - special.digamma(df / 2) - 1.0 / df)
+
+
+def _on_both_sides(
+    error: np.ndarray,
+    offset: np.ndarray,
+    squared_scale: np.ndarray,
+    df: np.ndarray,
+    unit: np.ndarray,
+    by_unit: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Half a Student-t on either side: log density, and its gradients in error, offset, log s^2 and df."""
     sides = []
     for e in (error - offset, error + offset):
         q = e * e / (df * squared_scale)
@@ -188,12 +205,14 @@ def fit_calibration(
     @np.errstate(all="ignore")
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
-        loss, slopes = loss_and_slopes(now, entries)
+        densities, slopes = loss_and_slopes(now, entries)
         weights = (slopes["weights"] - slopes["bias"] @ centre) * now["weights"]
         each = [slopes["trust"] * now["trust"], slopes["df"] * (now["df"] - MIN_DF), slopes["bias"]]
         slope = [weights, slopes["excess"] * now["excess"], *each, slopes["weight"] * identified]
         pull, within = free / spread**2 / (share * count), np.abs(free) < MAX_LOG_STEP
-        return loss + 0.5 * float(free @ pull), np.concatenate([*map(np.ravel, slope)]) * within + pull
+        return 0.5 * float(free @ pull) - float(densities.mean()), np.concatenate(
+            [*map(np.ravel, slope)]
+        ) * within + pull
 
     place = minimise_from_zero(penalised, int(sizes[-1]) + 1, max_iter=steps, tolerance=TOLERANCE)
     if place is None:
@@ -239,11 +258,11 @@ def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
 
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
-        loss, slopes = loss_and_slopes(initial | now, entries)
+        densities, slopes = loss_and_slopes(initial | now, entries)
         growth = slopes["growth"] * (1.0 - (now["growth"] / MAX_GROWTH) ** 2)
         slope = np.append(growth, slopes["vague"] * now["vague"] * (1.0 - now["vague"]))
         pull = free / np.array([PRIOR_STD, VAGUE_STD]) ** 2 / EFFECTIVE_FAR_ROWS
-        return loss + 0.5 * float(free @ pull), slope + pull
+        return 0.5 * float(free @ pull) - float(densities.mean()), slope + pull
 
     place = minimise_from_zero(penalised, 2, max_iter=MAX_STEPS, tolerance=TOLERANCE)
     return (

@@ -49,6 +49,7 @@ class Evidence(NamedTuple):
     scale: Tensor  # prior scale s of each output [C]
     factor: Tensor  # lower Cholesky factor of K + (tau + jitter) I [m, m]
     jitter: Tensor  # added to the diagonal besides tau, a scalar; usually 0
+    spectrum: tuple[Tensor, Tensor] | None  # eigenvalues [m] and eigenvectors [m, m] of K; None: of many rows
 
 
 def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
@@ -83,18 +84,18 @@ def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
     return torch.maximum(scale, floor)
 
 
-def profile_loss(factor: Tensor, targets: Tensor) -> Tensor:
-    """Minus the profile log marginal likelihood, up to constants, of each factor, shape [...]."""
-    m, outputs = targets.shape
+def profile_loss(factor: Tensor, targets: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Minus the profile log marginal likelihood, up to constants, of each factor, at the best scale [...]."""
+    m, outputs = targets.shape[-2:]
     log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-    log_scales = profile_scale(factor, targets).log().sum(dim=-1)
+    log_scales = (profile_scale(factor, targets) if scale is None else scale).log().sum(dim=-1)
     return 0.5 * (m * log_scales + outputs * log_determinant)
 
 
-def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor, *, jitter: float = 0.0) -> Tensor:
+def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor) -> Tensor:
     """The same at several log tau [k]; infinite where K is not positive definite to rounding."""
     losses = []
-    for lot in (log_taus.exp() + jitter).split(max(1, MAX_BATCH_BYTES // max(1, gram.nbytes))):
+    for lot in log_taus.exp().split(max(1, MAX_BATCH_BYTES // max(1, gram.nbytes))):
         noisy = gram.repeat(len(lot), 1, 1)
         noisy.diagonal(dim1=1, dim2=2).add_(lot[:, None])
         factor, info = torch.linalg.cholesky_ex(noisy)
@@ -105,21 +106,53 @@ def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor, *, jitter: f
 def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
     """Of K [m, m] and t [m, C], float64: log tau on a grid, then by golden section around the best point.
 
-    With many rows, that is done on every fourth, and its result starts a search on all rows: a few
-    factorisations instead of twenty.
+    One eigendecomposition gives the profile at every tau. With many rows, that is done on every fourth, and
+    its result starts a search on all rows, by a few factorisations.
     """
-    tau = _best_log_tau(gram, targets).exp()
+    tau, spectrum = _best_tau(gram, targets)
     factor, jitter = factorise(gram, tau)
-    return Evidence(tau, profile_scale(factor, targets), factor, gram.new_tensor(jitter))
+    return Evidence(tau, profile_scale(factor, targets), factor, gram.new_tensor(jitter), spectrum)
 
 
-def _best_log_tau(gram: Tensor, targets: Tensor) -> Tensor:
-    bounds = log_bounds(gram.diagonal().mean())
+def _best_tau(gram: Tensor, targets: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    level = gram.diagonal().mean()
     if len(gram) < MIN_THINNED_ROWS:
-        _, jitter = factorise(gram, bounds[0].exp())  # what rounding needs at the smallest noise
-        return minimise_on_grid(lambda taus: profile_losses(gram, targets, taus, jitter=jitter), *bounds)
-    few = _best_log_tau(gram[::THINNING, ::THINNING].contiguous(), targets[::THINNING])
-    return minimise_near(lambda taus: profile_losses(gram, targets, taus), few, *bounds)
+        values, vectors = finite_eigh(gram)
+        shares = (vectors.T @ targets).square()
+        return spectral_evidence(values, shares, len(gram), level)[0], (values, vectors)
+    few, _ = _best_tau(gram[::THINNING, ::THINNING].contiguous(), targets[::THINNING])
+    best = minimise_near(lambda taus: profile_losses(gram, targets, taus), few.log(), *log_bounds(level))
+    return best.exp(), None
+
+
+def finite_eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues [m], at least 0, ascending, and eigenvectors [m, m]; a `FactorisationError` where some
+    entries are not finite."""
+    if not math.isfinite(float(gram.sum())):
+        raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
+    values, vectors = torch.linalg.eigh(gram)
+    return values.clamp_min(0.0), vectors
+
+
+def spectral_evidence(spectrum: Tensor, shares: Tensor, m: int, level: Tensor) -> tuple[Tensor, Tensor]:
+    """tau and the scales s_c [C] from eigenvalues [k] and (u_i^T t_c)^2 [k, C] of m rows, the last of which
+    counts for the m - k + 1 last eigenvalues; tau is searched over `level`, the kernel's mean diagonal."""
+    # few numbers, many evaluations: on a GPU, launches would dominate
+    table = torch.column_stack([spectrum, shares, level.expand(len(spectrum))]).cpu().numpy()
+    values, energy, level = table[:, :1], table[:, 1:-1], torch.tensor(table[0, -1])
+
+    def scales(taus: np.ndarray) -> np.ndarray:  # [C, k]
+        scale = energy.T @ (1.0 / (values + taus)) / m
+        return np.maximum(scale, 1e-12 * scale.mean(axis=0) + np.finfo(scale.dtype).tiny)
+
+    def losses(log_taus: np.ndarray) -> np.ndarray:
+        taus = np.exp(log_taus)
+        log_determinant = np.log(values + taus).sum(axis=0) + (m - len(values)) * np.log(values[-1] + taus)
+        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + energy.shape[1] * log_determinant)
+
+    tau = np.exp([minimise_on_grid(losses, *map(float, log_bounds(level)), arrays=np)])
+    best = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(shares)
+    return best[0], best[1:]
 
 
 def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> tuple[Tensor, Tensor]:
@@ -153,8 +186,8 @@ def pooled_evidence(
     """
     eigenvalues, shares = [], []
     for gram, targets in systems:
-        values, vectors = torch.linalg.eigh(gram)
-        eigenvalues.append(values.clamp_min(0.0))
+        values, vectors = finite_eigh(gram)
+        eigenvalues.append(values)
         shares.append((vectors.T @ targets).square().mean(dim=1))
     spectrum, energy = torch.cat(eigenvalues), torch.cat(shares)
     if not bool(torch.isfinite(spectrum).all() & torch.isfinite(energy).all()):
@@ -248,17 +281,17 @@ def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor
 
 
 def length_losses(
-    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, length: float
+    squares: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, length: float
 ) -> list[float]:
     """Minus the log evidence at each of `RATIOS`, on all sets together, with one length for all columns.
 
-    Every set of inputs [m, d] and centred targets [m, C] keeps its own scale of each output (in closed form);
-    they share the length and the noise ratio. The unit of the length is a `typical` distance between rows.
+    Every set, by squared distances [m, m] and centred targets [m, C], keeps its own scale of each output (in
+    closed form); they share the length and the noise ratio. The unit of the length is a `typical` distance.
     """
     ratios = typical.new_tensor(RATIOS).log()
     losses = torch.zeros_like(ratios)
-    for rows, values in zip(inputs, targets, strict=True):
-        losses += profile_losses(squared_exponential(rows, rows, length * typical), values, ratios)
+    for squared, values in zip(squares, targets, strict=True):
+        losses += profile_losses((squared / (-2.0 * (length * typical) ** 2)).exp_(), values, ratios)
     return losses.tolist()
 
 
@@ -285,12 +318,19 @@ def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typica
         lengths = typical * typical.new_tensor(np.exp(common + relative))
         pull = relative / LENGTH_STD**2
         total, slope = 0.5 * float(relative @ pull), np.concatenate([[0.0], pull])
-        for rows, values in zip(inputs, targets, strict=True):
-            value, *by_log = torch.cat(_profile_and_slopes(rows / lengths, values, tau)).tolist()
+        for rows, values in lots:
+            value, *by_log = (
+                torch.cat(_profile_and_slopes(rows / lengths, values, tau), dim=-1).sum(0).tolist()
+            )
             total, slope = total + value, slope + by_log
         by_common = slope[1:].sum() - pull.sum()  # which has no prior
         return total, np.insert(slope, 1, by_common)
 
+    alike = len({(rows.shape, values.shape) for rows, values in zip(inputs, targets, strict=True)}) == 1
+    pairs = (
+        [(torch.stack([*inputs]), torch.stack([*targets]))] if alike else zip(inputs, targets, strict=True)
+    )
+    lots = [pair if alike else (pair[0][None], pair[1][None]) for pair in pairs]
     columns = inputs[0].shape[1]
     noise = [math.log(ratio / INITIAL_TAU) for ratio in (RATIOS[0], RATIOS[-1])]
     bounds = [noise, *([-MAX_LOG_LENGTH, MAX_LOG_LENGTH] for _ in range(1 + columns))]
@@ -302,18 +342,19 @@ def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typica
 
 
 def _profile_and_slopes(points: Tensor, targets: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The profile [1] of targets [m, C] at points [m, d], in units of the lengths, and its slopes in log tau
-    [1] and the logarithm of each length [d]; NaN where K is not positive definite to rounding."""
-    gram = squared_exponential(points, points, points.new_ones(()))
+    """The profile [..., 1] of targets [..., m, C] at points [..., m, d], in units of the lengths, and its
+    slopes in log tau [..., 1] and the logarithm of each length [..., d]; NaN where K is not positive definite
+    to rounding."""
+    gram = distances(points, points).square_().mul_(-0.5).exp_()
     noisy = gram.clone()
-    noisy.diagonal().add_(tau)
+    noisy.diagonal(dim1=-2, dim2=-1).add_(tau)
     factor = torch.linalg.cholesky_ex(noisy).L
     inverse = torch.cholesky_inverse(factor)
-    weights = inverse @ targets
+    weights, scale = inverse @ targets, profile_scale(factor, targets)
     # of the profile in K
-    slope = 0.5 * (targets.shape[1] * inverse - (weights / profile_scale(factor, targets)) @ weights.T)
-    by_tau = tau * slope.diagonal().sum()[None]
+    slope = 0.5 * (targets.shape[-1] * inverse - (weights / scale[..., None, :]) @ weights.mT)
+    by_tau = tau * slope.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
     slope *= gram
     # sum of slope_ik (x_i - x_k)^2
-    by_length = 2 * (slope.sum(dim=1) @ points.square() - (points * (slope @ points)).sum(dim=0))
-    return profile_loss(factor, targets)[None], by_tau, by_length
+    by_length = 2 * (slope.sum(-1, keepdim=True) * points.square() - points * (slope @ points)).sum(-2)
+    return profile_loss(factor, targets, scale)[..., None], by_tau, by_length

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..data.chunking import byte_chunks
-from .evidence import FactorisationError, factorise, log_bounds, minimise_on_grid
+from .evidence import factorise, finite_eigh, spectral_evidence
 from .leave_out import by_group
 
 # Noise ratio over the mean diagonal while rows are selected, before the evidence is maximised.
@@ -34,10 +34,8 @@ class LowRank:
     @classmethod
     def of(cls, phi: Tensor, sums: Tensor) -> Self:
         """From Phi and Phi^T Phi [r, r], float64."""
-        if not math.isfinite(float(sums.sum())):
-            raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
-        values, rotation = torch.linalg.eigh(sums)
-        return cls(phi, rotation, values.clamp_min(0.0))
+        values, rotation = finite_eigh(sums)
+        return cls(phi, rotation, values)
 
     def weights(self, tau: Tensor, residual: Tensor) -> Tensor:
         """(Phi^T Phi + tau I)^-1 Phi^T r, shape [r, B]."""
@@ -111,22 +109,9 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     energy = torch.where(kept[:, None], turned.square() / divisor, 0.0)
     other = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
     # the rest of the targets has the eigenvalue 0
-    table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, other[None]])])
-    # few numbers, many evaluations: on a GPU, launches would dominate
-    spectrum, shares = np.split(table.cpu().numpy(), [1], axis=1)
-
-    def scales(taus: np.ndarray) -> np.ndarray:  # [B, k]
-        scale = shares.T @ (1.0 / (spectrum + taus)) / m
-        return np.maximum(scale, 1e-12 * scale.mean(axis=0) + np.finfo(scale.dtype).tiny)
-
-    def losses(log_taus: np.ndarray) -> np.ndarray:
-        taus = np.exp(log_taus)
-        log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
-        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(other) * log_determinant)
-
-    tau = np.exp([minimise_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
-    best = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
-    return best[0], best[1:]
+    return spectral_evidence(
+        nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, other[None]]), m, level
+    )
 
 
 def selection_noise(gram: Tensor) -> float:

@@ -41,12 +41,18 @@ def span_variance(phi: Tensor, basis: Tensor, root: Tensor) -> Tensor:
     return torch.linalg.vector_norm(parts, dim=2, dtype=torch.float64).square()
 
 
-def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+def span(phi: Tensor, tau: Tensor, spectrum: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     r"""Basis V [d, r] and shrink tau / (lambda + tau) [r] of the span of rows [m, d], float64.
 
-    From :math:`\Phi \Phi^\top = U \Lambda U^\top`. Directions whose eigenvalue is below rounding are left
-    out.
+    From the smaller of :math:`\Phi \Phi^\top = U \Lambda U^\top`, whose Lambda and U may be given as
+    `spectrum`, with :math:`V = \Phi^\top U \Lambda^{-1/2}`, and :math:`\Phi^\top \Phi = V \Lambda
+    V^\top`. Directions whose eigenvalue is below rounding are left out.
     """
-    _, singular, right = torch.linalg.svd(phi, full_matrices=False)
-    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
-    return right[keep].T.contiguous(), tau / (singular[keep].square() + tau)
+    wide = len(phi) <= phi.shape[1]
+    values, basis = torch.linalg.eigh(phi.T @ phi) if not wide else spectrum or torch.linalg.eigh(phi @ phi.T)
+    keep = values > values[-1:] * max(phi.shape) * torch.finfo(phi.dtype).eps
+    values, basis = values[keep].flip(0), basis[:, keep].flip(1)
+    if wide:
+        basis = (phi.T @ basis) / values.sqrt()
+        basis = basis @ (1.5 * torch.eye(len(values)).to(basis) - 0.5 * basis.T @ basis)  # against rounding
+    return basis.contiguous(), tau / (values + tau)

@@ -96,6 +96,7 @@ class Training:
     partitions: tuple[Partition, ...]
     solved: tuple[tuple[Solved, ...], ...]
     far: CalibrationRows | None = None  # rows of left-out clusters
+    by_output: Tensor | None = None  # sketches of each output [n, C, D], during a fit of few rows
 
 
 @dataclass(frozen=True)

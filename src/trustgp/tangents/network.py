@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,6 +54,7 @@ class TangentNetwork:
         self.half = any(value.dtype in HALF for value in self.differentiated.parameters())
         # whether a pass that is differentiated gives all outputs
         self.one_pass = self.differentiated is module and not (self.half or stated)
+        self.recording = True  # whether repeated passes on a GPU are recorded; not in a fit, of few passes
         self.forward_mode = True  # until it fails
         self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
         self.vmap_backward = True  # until it fails
@@ -62,6 +64,7 @@ class TangentNetwork:
         self._head: tuple[nn.Module | None, str, nn.Parameter | None] = (None, "", None)
         self._first = next(module.parameters(), torch.empty(0))  # to look up the device
         self._forward_clone: tuple[Any, torch.device, nn.Module] | None = None  # of a module on a device
+        self._traced_clone: tuple[Any, ...] | None = None  # the same, with leaves of its own; see `traced`
 
     @property
     def float32_module(self) -> nn.Module:
@@ -155,7 +158,7 @@ class TangentNetwork:
         return torch.cat([self._reverse(take(inputs, index), direction) for index in rows.split(size)])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_forward_clone": None}  # not pickled
+        return {**vars(self), "_forward_clone": None, "_traced_clone": None}  # not pickled
 
     def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
         inputs, theta = copied(self.cast(inputs)), self.parameters
@@ -176,15 +179,19 @@ class TangentNetwork:
         return torch.stack(rows)
 
     def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, dict[str, nn.Parameter]]:
-        """f(x) [n, C] with a graph to fresh copies of the named parameters, and these copies."""
-        fresh = {k: nn.Parameter(v.clone()) for k, v in self.parameters.items() if k in set(names)}
-        module, every = self.clone(), dict(self.float32_module.named_parameters())
-        # permanently: a checkpointed part runs again in the backward pass
-        replacements = {id(every[name]): value for name, value in fresh.items()}
-        for part in module.modules():
-            for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-                if id(value) in replacements:
-                    setattr(part, name, replacements[id(value)])
+        """f(x) [n, C] with a graph to leaves with the values of the named parameters, and these leaves."""
+        origin = self.float32_module, self.device, frozenset(names)
+        if self._traced_clone is None or self._traced_clone[:3] != origin:  # as slow as a pass, so cached
+            fresh = {k: nn.Parameter(v) for k, v in self.parameters.items() if k in origin[2]}
+            module, every = self.clone(), dict(self.float32_module.named_parameters())
+            # permanently: a checkpointed part runs again in the backward pass
+            replacements = {id(every[name]): value for name, value in fresh.items()}
+            for part in module.modules():
+                for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+                    if id(value) in replacements:
+                        setattr(part, name, replacements[id(value)])
+            self._traced_clone = *origin, module, fresh
+        module, fresh = self._traced_clone[3:]
         with torch.enable_grad(), Unfused(PLAIN if self.unfuse_backward else {}):
             outputs = as_matrix(call(module, copied(self.cast(inputs))))
         return outputs, fresh
@@ -238,6 +245,8 @@ def gradients_of(
     """Gradients of a scalar, or of the weighted sum of a tensor; zeros for tensors that it does not use."""
     if not value.requires_grad:
         return tuple(torch.zeros_like(tensor) for tensor in tensors)
+    if weights is not None and "torch.fx.experimental.symbolic_shapes" not in sys.modules:
+        value, weights = (value * weights).sum(), None  # the same: with weights, torch would import sympy
     return torch.autograd.grad(value, list(tensors), weights, retain_graph=keep, materialize_grads=True)
 
 
@@ -374,10 +383,10 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
 
     if not close(outputs_at(every), outputs, strict):
         raise ValueError("the network is not deterministic: call network.eval() and switch sampling off.")
+    ends = torch.where(every < len(every) / 2, 0, len(every) - 1)  # copies of the first row and of the last
+    same = close(outputs_at(ends)[[0, -1]], outputs[[0, -1]], strict)
     for row in {0, len(every) - 1}:
-        copies, single = torch.full_like(every, row), every[row : row + 1]
-        same = close(outputs_at(copies)[row], outputs[row], strict)
-        if not (same and close(outputs_at(single)[0], outputs[row], MAX_RELATIVE_CHANGE)):
+        if not (same and close(outputs_at(every[row : row + 1])[0], outputs[row], MAX_RELATIVE_CHANGE)):
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
             hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
             what = "the network's output for a row depends on the other rows (batch statistics?)"

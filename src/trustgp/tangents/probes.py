@@ -11,6 +11,7 @@ rounding on another device is a billion times below the tolerance.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -161,7 +162,7 @@ def _observed(
                 draws = torch.randint(0, 2, typical.shape, generator=torch.Generator().manual_seed(1))
                 weights = (draws * 2.0 - 1.0).double() / spread(typical)
                 parts = gradients_of(outputs, list(fresh.values()), weights.to(outputs), keep=False)
-            p, lengths = (torch.stack(lot) for lot in zip(*map(_summary, parts), strict=True))
+            p, lengths = _summary(parts)
             return precise, torch.cat([outputs.detach().cpu().double(), *_others(one, rows)], 1), p, lengths
         except torch.OutOfMemoryError:
             raise
@@ -180,13 +181,15 @@ def _others(network: TangentNetwork, inputs: Inputs) -> list[Tensor]:
     return [other.cpu().double() for other in others]
 
 
-def _summary(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """p and l of one tensor's gradient."""
-    flat = gradient.detach().flatten()
-    v = torch.randn(PERIOD, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(flat)
-    whole = len(flat) // PERIOD * PERIOD
-    p = (flat[:whole].reshape(-1, PERIOD) @ v).sum() + flat[whole:] @ v[: len(flat) - whole]
-    return p.cpu().double(), torch.linalg.vector_norm(flat).cpu().double()
+def _summary(gradients: Sequence[Tensor]) -> Tensor:
+    """p and l of each tensor's gradient [2, T]."""
+    v = torch.randn(PERIOD, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(gradients[0])
+    pairs = []
+    for flat in (gradient.detach().flatten() for gradient in gradients):
+        whole = len(flat) // PERIOD * PERIOD
+        p = (flat[:whole].reshape(-1, PERIOD) @ v).sum() + flat[whole:] @ v[: len(flat) - whole]
+        pairs.append(torch.stack([p, torch.linalg.vector_norm(flat)]))
+    return torch.stack(pairs, dim=1).cpu().double()
 
 
 def _at_least(values: Tensor, share: float) -> Tensor:

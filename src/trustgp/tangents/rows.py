@@ -168,7 +168,8 @@ class GradientMap(TangentMap):
         row, n = self.working_bytes(), count(inputs)
         size = max(1, self.chunk_memory() // row)
         for chunk in [inputs] if n <= size else (take(inputs, index) for index in chunks(n, size)):
-            if self.network.device.type == "cuda" and not self.separately_differentiated:
+            recording = self.network.recording and self.network.device.type == "cuda"
+            if recording and not self.separately_differentiated:
                 yield self._replay(to_device(chunk, self.network.device), row, exact=exact)
             else:
                 yield self._compute(chunk)
