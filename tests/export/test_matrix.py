@@ -18,7 +18,7 @@ ONCE = [(name, MODES[i % 3], KINDS_OF[name][i // 3 % len(KINDS_OF[name])]) for i
 TOGETHER = [(name, "shared", "sketch") for name, mode, _ in ONCE if name in CONVS and mode != "shared"]
 NIGHTLY = {*NETWORKS} - {"tanh", "layer norm", "groups and dilation", "max pool"}
 # Of the zoo a member for each mode, kind of tangents and likelihood; all pairs of them nightly.
-DAILY = ("regression-factors-separate-witness-validation", "classification-rows-shared-validation",
+DAILY = ("classification-factors-pseudo", "classification-rows-shared-validation",
          "classification-sketch-separate", "regression-sketch-pseudo-validation")  # fmt: skip
 
 
