@@ -233,7 +233,7 @@ def test_impossible_numbers_are_refused():
 
 
 def test_a_cluster_is_not_started_in_another_thread(monkeypatch):
-    import ray
+    ray = pytest.importorskip("ray", reason='ray is not installed: pip install "trustgp[ray]"')
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=r"call ray.init\(\) there"):
