@@ -120,7 +120,7 @@ def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
         tensor = torch.from_numpy(leaf)  # a file mapped for reading; nothing here writes to inputs
-    real = network is not None and tensor.is_floating_point() and not isinstance(leaf, np.memmap)
+    real = network is not None and tensor.is_floating_point() and type(leaf) is np.ndarray  # no mapped file
     return tensor.to(precision_of(network)) if real and network is not None else tensor
 
 
