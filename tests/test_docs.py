@@ -31,6 +31,17 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     assert not code or "model" in names
 
 
+def test_the_example_of_the_readme_prints_what_the_readme_shows(capsys):
+    page = (ROOT / "README.md").read_text()
+    (shown,) = re.findall(r"\n```\n(Prediction .*?)```", page, flags=re.DOTALL)
+    exec(compile(python_blocks(ROOT / "README.md"), "README.md", "exec"), {"__name__": "example"})
+    printed, shown = capsys.readouterr().out.split(), shown.split()
+    assert len(printed) == len(shown)
+    for one, other in zip(printed, shown, strict=True):
+        if one != other:  # processors round differently
+            assert float(one.strip(",")) == pytest.approx(float(other.strip(",")), rel=0.2, abs=0.05)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_local_link_and_picture_exists(page):
     links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text())

@@ -8,12 +8,10 @@ import torch
 from reliability.helpers import listing
 from rich.console import Console
 
-import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
 from trustgp_experiments.core import registry
 from trustgp_experiments.core.result import Column, Result, Table, threads
-from trustgp_experiments.demo import default
 from trustgp_experiments.demo import run as demo
 
 
@@ -146,11 +144,3 @@ def test_missing_packages_are_named_at_once_with_their_commands(monkeypatch):
         registry.require_extras("The study transfer", ["peers"])
     missing.clear()
     registry.require_extras("The demo", registry.MODULES)
-
-
-def test_the_picture_of_the_readme_is_of_a_fit_with_default_options(tmp_path, monkeypatch):
-    options, fit = [], trustgp.fit
-    monkeypatch.setattr(trustgp, "fit", lambda *rows, **given: options.append(given) or fit(*rows, **given))
-    default.draw_default(tmp_path / "toy.png")
-    assert options == [{"progress": False}]
-    assert (tmp_path / "toy.png").stat().st_size > 20_000

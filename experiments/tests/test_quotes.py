@@ -208,12 +208,12 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
             coverage = {"tests": {"in domain": {"coverage": 0.95}}, "fit_seconds": 1.0}
             seed["methods"]["conformal, split"] = coverage
     store(tmp_path, "transfer", **result)
-    text = BLOCKS["readme.table"](Stored(tmp_path))
+    text = BLOCKS["results.table"](Stored(tmp_path))
     assert "| heteroscedastic ensemble of 5 | 0.16 | 4.58 | -2.76 |" in text
     assert "| conformal, split |  |  |  |  | 95.0 %" in text
     assert re.search(r"Laplace GLM \| infinite \| [\d.]+ \| infinite \|", text)
     assert "MiB" in text
-    assert "heteroscedastic" in BLOCKS["readme.loses"](Stored(tmp_path))
+    assert "heteroscedastic" in BLOCKS["results.loses"](Stored(tmp_path))
 
 
 def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_interval(tmp_path):

@@ -122,3 +122,17 @@ def row_index(index: Any, n: int) -> slice | Tensor:
     if least < -n or most >= n:
         raise IndexError(f"row {most if most >= n else least} of {n}; rows are counted from 0.")
     return rows
+
+
+def columns(values: Tensor) -> Tensor:
+    """[n] or [n, C] as [n, C], also without rows."""
+    return values if values.ndim == 2 else values[:, None]
+
+
+def ranks_of(prediction: Any) -> tuple[str, list[str]]:
+    """A title, and for each row its rank among held-out rows and whether it is novel; or its novelty."""
+    if prediction._reference is None:
+        return "novelty", [f"{value:.3f}" for value in prediction.novelty.tolist()]
+    novel = [False] * len(prediction) if prediction._threshold is None else prediction.is_novel.tolist()
+    each = zip(prediction.novelty_rank.tolist(), novel, strict=True)
+    return "novelty rank", [f"{rank:.2f}" + ", novel" * flag for rank, flag in each]

@@ -32,6 +32,7 @@ from ..math.predictive import PredictiveDistribution
 from ..math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 from ..tangents.network import as_matrix
 from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
+from .batch import ranks_of
 from .classification import pooled_measures, read_usual_novelty
 from .prediction import Prediction
 
@@ -110,12 +111,13 @@ class LabelPrediction(Prediction):
         return "1 label" if outputs == 1 else f"{outputs:,} labels"
 
     def _lines(self) -> list[list[str]]:
-        p, lines = self.probabilities, [["", "labels", "least sure", "novelty"]]
+        p, (title, ranks) = self.probabilities, ranks_of(self)
+        lines = [["", "labels", "least sure", title]]
         sure = torch.maximum(p, 1.0 - p).amin(dim=1)
-        for i, (on, least, novelty) in enumerate(zip(self.labels, sure, self.novelty, strict=True)):
+        for i, (on, least, rank) in enumerate(zip(self.labels, sure, ranks, strict=True)):
             numbers = on.nonzero().flatten().tolist()
             names = ", ".join(map(str, numbers[:MAX_NAMED])) + (", ..." if len(numbers) > MAX_NAMED else "")
-            lines.append([str(i), names or "none", f"{float(least):.3f}", f"{float(novelty):.3f}"])
+            lines.append([str(i), names or "none", f"{float(least):.3f}", rank])
         return lines
 
 

@@ -16,7 +16,7 @@ from ..math.cross_entropy import two_sided
 from ..math.logit_noise import log_probabilities
 from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution, aligned
 from ..math.quantiles import check_share
-from .batch import Batch
+from .batch import Batch, columns, ranks_of
 
 if TYPE_CHECKING:
     from .base import ReferenceScores
@@ -116,7 +116,7 @@ class Prediction(Batch):
         outputs in the posterior of all rows. Noise is independent. Without that posterior (exact experts,
         outputs of kernels of their own, more than 16 outputs) rho is 0.
         """
-        variance, deviation = (_columns(v) for v in (self.variance, self.epistemic.sqrt()))
+        variance, deviation = (columns(v) for v in (self.variance, self.epistemic.sqrt()))
         if self._outputs is None:
             return torch.diag_embed(variance)
         unit = self._outputs.diagonal(dim1=1, dim2=2).sqrt()
@@ -265,7 +265,7 @@ class Prediction(Batch):
 
     @property
     def _title(self) -> str:
-        outputs = _columns(self.mean).shape[1]
+        outputs = columns(self.mean).shape[1]
         rows = "1 row" if len(self) == 1 else f"{len(self):,} rows"
         valid = int(self.valid.sum())
         share = "all valid" if valid == len(self) else f"{100 * valid / len(self):.3g} % of them valid"
@@ -275,20 +275,16 @@ class Prediction(Batch):
         return "1 output" if outputs == 1 else f"{outputs:,} outputs"
 
     def _lines(self) -> list[list[str]]:
-        means, stds = (_columns(value) for value in (self.mean, self.std))
+        means, stds = (columns(value) for value in (self.mean, self.std))
         shown = range(min(MAX_SHOWN, means.shape[1]))
         more = ["..."] if means.shape[1] > MAX_SHOWN else []
         header = [f"output {c}" if means.shape[1] > 1 else "mean \u00b1 std" for c in shown]
-        lines = [["", *header, *more, "novelty"]]
-        for i, (m, s, novelty) in enumerate(zip(means, stds, self.novelty, strict=True)):
+        title, ranks = ranks_of(self)
+        lines = [["", *header, *more, title]]
+        for i, (m, s, rank) in enumerate(zip(means, stds, ranks, strict=True)):
             pairs = (f"{float(m[c]):.4g} \u00b1 {float(s[c]):.2g}" for c in shown)
-            lines.append([str(i), *pairs, *more, f"{float(novelty):.3f}"])
+            lines.append([str(i), *pairs, *more, rank])
         return lines
-
-
-def _columns(values: Tensor) -> Tensor:
-    """[n] or [n, C] as [n, C], also without rows."""
-    return values if values.ndim == 2 else values[:, None]
 
 
 def _joined(values: list[Any]) -> Any:
@@ -358,7 +354,7 @@ class ClassPrediction(Prediction):
     def tempered_logits(self) -> Tensor:
         """Logits of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
-        logits = two_sided(_columns(logits))
+        logits = two_sided(columns(logits))
         inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)
         cooled = torch.where(self.valid[:, None], logits, 0.0) * inverse[:, None]
         if self.covariance is None:
@@ -368,7 +364,7 @@ class ClassPrediction(Prediction):
     @property
     def classes(self) -> Tensor:
         """The class of the network's largest logit, int64, shape [n]."""
-        logits = _columns(self.mean)
+        logits = columns(self.mean)
         return (logits.squeeze(1) > 0).long() if logits.shape[1] == 1 else logits.argmax(dim=1)
 
     @property
@@ -392,6 +388,9 @@ class ClassPrediction(Prediction):
 
     def _lines(self) -> list[list[str]]:
         sure = self.probabilities.amax(dim=1).tolist()
-        each = zip(self.classes.tolist(), sure, self.novelty.tolist(), strict=True)
-        rows = ([str(i), str(c), f"{p:.3f}", f"{novel:.3f}"] for i, (c, p, novel) in enumerate(each))
-        return [["", "class", "probability", "novelty"], *rows]
+        title, ranks = ranks_of(self)
+        each = enumerate(zip(self.classes.tolist(), sure, ranks, strict=True))
+        return [
+            ["", "class", "probability", title],
+            *([str(i), str(c), f"{p:.3f}", rank] for i, (c, p, rank) in each),
+        ]

@@ -46,9 +46,10 @@ CLASSES = {
 }
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
 BLOCKS: dict[str, Block] = {
-    "readme.table": front.table,
-    "readme.tally": front.tally,
-    "readme.loses": front.loses,
+    "readme.small": front.small,
+    "results.table": front.table,
+    "results.tally": front.tally,
+    "results.loses": front.loses,
     "networks.large": benchmarks.networks,
     "speed.calls": benchmarks.calls,
     "speed.cpu": partial(benchmarks.over_network, study="runtime"),

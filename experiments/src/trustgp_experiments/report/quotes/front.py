@@ -25,6 +25,7 @@ PICKED = (
     *("ensemble of 5", "heteroscedastic ensemble of 5"),
     *("MC-dropout 20", "Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
 )
+FEW = ("ensemble of 5", "Laplace GLM", "network + noise, tails", "know-nothing")  # on the README
 OWN = (OURS, CORRECTED)
 Places = Sequence[tuple[StoredCase, str]]
 FORM, KNOWN = "trustgp paper form", SPLITS[1]
@@ -50,6 +51,20 @@ def table(stored: Stored) -> str:
     kept = [0, *(place for place in range(1, len(columns)) if any(row[place] for row in rows))]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     return f"{made}\n\n{words(_about(stored, found, tabled))}"
+
+
+def small(stored: Stored) -> str:
+    """NLL and coverage of a few methods by kind of rows, mean over cases and seeds."""
+    tabled = stored_cases(stored, "tables")
+    kinds: dict[str, Places] = dict(kinds_of(cases(stored, "transfer")))
+    kinds |= {"tables": [(case, IN_DOMAIN) for case in tabled]} if tabled else {}
+    rows = []
+    for method in (*OWN, *FEW):
+        pairs = [[average(part, method, key) for key in ("nll", "coverage")] for part in kinds.values()]
+        if any(nll is not None for nll, _ in pairs):
+            cells = ("" if nll is None else f"{number(nll)} / {percent(c)}" for nll, c in pairs)
+            rows.append([method, *cells])
+    return grid(["NLL / coverage of 95 % intervals", *kinds], rows)
 
 
 def tally(stored: Stored) -> str:
