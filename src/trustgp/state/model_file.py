@@ -214,7 +214,7 @@ def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
     return (
         all(isinstance(text, str) for text in texts)
         and all(most is None or (type(most) is int and most > 0) for most in (origin.rank, origin.size))
-        and all(type(number) is int for number in numbers)
+        and all(type(number) is int and -(2**63) <= number < 2**64 for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
         and len(set(names)) == len(names)
         and isinstance(origin.stated, bool)
