@@ -189,6 +189,7 @@ def test_an_init_holds_imports_and_public_names_only():
 
 PUBLIC = [
     "fit", "load", "paper", "UncertaintyModel", "Prediction", "ClassPrediction", "DetectionModel",
+    "DenseModel", "DensePrediction",
     "Detections", "ConformalIntervals", "ConformalSets", "JointPrediction", "compress", "BudgetError",
     "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
     "LabelPrediction", "LabelEvaluation", "MultiLabel",
@@ -211,7 +212,14 @@ def test_every_public_name_stays_is_in_the_stub_and_has_a_docstring():
 
 def test_every_public_method_has_a_docstring():
     silent = []
-    for name in ("UncertaintyModel", "Prediction", "DetectionModel", "Detections"):
+    for name in (
+        "UncertaintyModel",
+        "DenseModel",
+        "Prediction",
+        "DensePrediction",
+        "DetectionModel",
+        "Detections",
+    ):
         for member, value in vars(getattr(trustgp, name)).items():
             inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             if not member.startswith("_") and (callable(inner) or isinstance(inner, property)):

@@ -9,7 +9,8 @@ from .data.version import __version__ as __version__
 _NAMES = {
     # fit and use
     ".api": ("fit", "load", "paper"),
-    ".model": ("UncertaintyModel",),
+    ".model": ("UncertaintyModel", "DenseModel"),
+    ".likelihoods.dense": ("DensePrediction",),
     ".likelihoods.prediction": ("Prediction", "ClassPrediction"),
     ".likelihoods.multilabel": ("LabelPrediction",),
     ".detection.model": ("DetectionModel",),

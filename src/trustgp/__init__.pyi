@@ -35,6 +35,7 @@ from .export import export_onnx as export_onnx
 from .fitting.budget import BudgetError as BudgetError
 from .fitting.compress import compress as compress
 from .likelihoods.classification import Classification as Classification
+from .likelihoods.dense import DensePrediction as DensePrediction
 from .likelihoods.detections import Detections as Detections
 from .likelihoods.multilabel import LabelPrediction as LabelPrediction
 from .likelihoods.multilabel import MultiLabel as MultiLabel
@@ -47,6 +48,7 @@ from .metrics.evaluate import evaluate as evaluate
 from .metrics.evaluation import ClassEvaluation as ClassEvaluation
 from .metrics.evaluation import Evaluation as Evaluation
 from .metrics.labels import LabelEvaluation as LabelEvaluation
+from .model import DenseModel as DenseModel
 from .model import UncertaintyModel as UncertaintyModel
 from .monitor.monitor import Monitor as Monitor
 from .monitor.monitor import Verdict as Verdict
@@ -67,6 +69,8 @@ __all__ = [
     "Classification",
     "ConformalIntervals",
     "ConformalSets",
+    "DenseModel",
+    "DensePrediction",
     "Detection",
     "DetectionEvaluation",
     "DetectionModel",

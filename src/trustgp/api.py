@@ -11,6 +11,7 @@ from torch import nn
 
 from .data.batches import Unpack
 from .data.quantities import BudgetText
+from .data.rows import DenseOutputError
 from .data.tensor_file import read_file
 from .data.torch_modes import cpu_default, plain_modes
 from .data.user_warnings import explain_call
@@ -21,17 +22,21 @@ from .experts.gate import Division
 from .experts.neighbours import Patchwork
 from .experts.witness import Witness
 from .fitting.budget import BudgetError
+from .fitting.dense import fit_dense
 from .fitting.options import LIKELIHOODS, FitOptions, as_object
 from .fitting.pipeline import fit_model
 from .likelihoods import Classification, Likelihood, PaperClassification, PaperRegression, Regression
-from .model import UncertaintyModel
+from .model import DenseModel, UncertaintyModel
+from .state.dense import read_dense
 from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import JacobianRows, Tangents
 from .tangents.modules import check_kind, unwrap
 from .tangents.outputs import Output, as_network, members_of
 
+DENSE = "dense"  # in the text of a model whose outputs have positions
 # by the kind of a file: the model in it, and the reader of its state
 FORMATS: dict[str, Any] = {KIND: (UncertaintyModel, read_model), DETECTOR: (DetectionModel, read_detector)}
+FORMATS[DENSE] = (DenseModel, read_dense)
 
 # Options of `fit` as the paper has them.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
@@ -72,11 +77,12 @@ def fit(
     """Give a trained network an honest error bar. Network, loader and tensors are not modified.
 
     Args:
-        network: Trained `torch.nn.Module` in eval mode that maps rows to [n] or [n, C]; or a list of several,
-            whose prediction is their mean: that of the probabilities for `Classification()`. The variance
-            between them is then known, and gradients are those of the first. A trained perceptron of
-            scikit-learn serves as well; and, without gradients, anything that can be called with rows [n, d]:
-            a function, an estimator with `predict`, a session of onnxruntime.
+        network: Trained `torch.nn.Module` in eval mode that maps rows to [n], [n, C], or outputs with positions,
+            such as [n, T, C] or [n, C, H, W]; or a list of several with [n] or [n, C], whose prediction is
+            their mean: that of the probabilities for `Classification()`. The variance between them is then
+            known, and gradients are those of the first. A trained perceptron of scikit-learn serves as well;
+            and, without gradients, anything that can be called with rows [n, d]: a function, an estimator
+            with `predict`, a session of onnxruntime.
         train: Training rows: (inputs, targets), a Dataset, a DataLoader or an iterable of batches. Inputs are
             tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
         likelihood: Observation model: `Regression()` or `Classification()`, or its class or name. Default:
@@ -109,17 +115,21 @@ def fit(
             that is neither a Dataset nor a loader is used as it is.
 
     Returns:
-        An `UncertaintyModel`.
+        An `UncertaintyModel`; for outputs with positions a `DenseModel`.
 
     Raises:
         BudgetError: If no model satisfies the budget; after the fit it carries the fitted `model`.
     """
     given = dict(locals())  # every argument, by name
     network, train = given.pop("network"), given.pop("train")
+    with plain_modes():
+        options = FitOptions.parse(**given)
     try:
         with plain_modes():
-            options = FitOptions.parse(**given)
             return UncertaintyModel(fit_model(network, train, options))
+    except DenseOutputError as error:
+        with plain_modes():
+            return DenseModel(fit_dense(network, error.rows, options))
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise
@@ -179,7 +189,7 @@ def load(
     """
     kind, text, table, _ = read_file(Path(path), FORMATS)
     check_output(text.get("picked", False), output, str(path))
-    (shell, reader), network = FORMATS[kind], unwrap(network)
+    (shell, reader), network = FORMATS[DENSE if DENSE in text else kind], unwrap(network)
     if kind == DETECTOR:
         check_kind(network, "detector")
     chosen = {} if output is None else {"output": output}

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from .data.batches import Unpack
+from .data.rows import Rows
+from .data.split import check_groups
 from .data.trees import Inputs, moved
 from .data.user_warnings import explain_call
 from .executors import Executor
 from .experts.mixture import Mixture
 from .experts.witness import WitnessState
+from .fitting.dense import MAX_POSITIONS, position_rows, read_dense_rows
 from .fitting.update import update_state
 from .likelihoods import Calibrations, Shape
 from .likelihoods.prediction import Prediction
-from .state import model_state
+from .state import dense, model_state
 from .state.conformal import ConformalIntervals, ConformalSets, conformal
 from .state.joint import JointPrediction, joint
 from .state.model_file import save_state
-from .state.model_state import FittedModel, ModelState, Provenance, Training, of_state
+from .state.model_state import FittedModel, ModelState, Provenance, Training, of_state, require_support
 
 
 class UncertaintyModel(FittedModel):
@@ -148,3 +152,82 @@ class UncertaintyModel(FittedModel):
         mixtures, witness = moved((self.mixtures, self.witness), lambda tensor: fn(tensor).to(tensor.dtype))
         self.state = replace(self.state, mixtures=mixtures, witness=witness)
         return self
+
+
+class DenseModel(UncertaintyModel):
+    """A network whose outputs have positions (sequences, images, masks), with an error bar at each.
+
+    `predict` returns a `DensePrediction`. Made by `trustgp.fit` or `trustgp.load`; `state`, `mixtures` and
+    `origin` are those of its rows: positions, or outputs that were flattened.
+    """
+
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
+        "compress": "pass budget= to fit, which limits its size",
+        "Monitor": "it judges frames of one position; compare p.score_of_inputs with a limit of your own",
+        "joint": "positions of one input are predicted independently",
+        "conformal": "positions of one input are not exchangeable; use p.interval, or p.probabilities",
+    }
+
+    def __init__(self, state: dense.DenseState) -> None:
+        super().__init__(state.rows)
+        self.dense, self.full_network = state, state.network
+
+    def predict(self, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None) -> Any:
+        """As `UncertaintyModel.predict`: a `DensePrediction`, in the shape of the network's output."""
+        return dense.predict(self._dense, inputs, batch_size=batch_size, unpack=unpack)
+
+    @property
+    def _dense(self) -> dense.DenseState:
+        return replace(self.dense, rows=self.state)
+
+    def threshold(
+        self, rows: Any = None, *, false_alarm: float = 0.01, unpack: Unpack | None = None
+    ) -> float:
+        """As `UncertaintyModel.threshold`, for positions: of those like the familiar ones that share."""
+        p = None if rows is None else self.predict(rows, unpack=unpack).rows
+        scores = self.held_scores if p is None else p.score[p.valid].cpu()
+        return self._with_threshold(scores, false_alarm)
+
+    def joint(self, inputs: Inputs) -> Any:
+        """Refused: positions are predicted independently."""
+        require_support(self, "joint")
+
+    def conformal(self, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None) -> Any:
+        """Refused: positions of one input are not exchangeable."""
+        require_support(self, "conformal")
+
+    def watch(self) -> Any:
+        """Refused: a monitor judges frames of one position."""
+        require_support(self, "Monitor")
+
+    @property
+    def row_model(self) -> UncertaintyModel:
+        """The model of its rows: positions, as features and outputs, or flattened outputs."""
+        return UncertaintyModel(self.state)
+
+    def as_rows(self, source: Any, name: str, unpack: Unpack | None = None) -> Rows:
+        """All positions that have a target, or flattened outputs, as rows of `UncertaintyModel(state)`."""
+        rows = read_dense_rows(source, name, self.full_network, unpack)
+        return self._rows(rows)[0]
+
+    def _rows(self, rows: Rows, groups: Any = None, most: int | None = None) -> tuple[Rows, Tensor | None]:
+        classes = self.state.likelihood.class_numbers
+        labels = check_groups(groups, rows)
+        return position_rows(self.dense.positions, rows, classes=classes, groups=labels, most=most)
+
+    def update(
+        self, new_rows: Any, *, groups: Any = None, unpack: Unpack | None = None, **options: Any
+    ) -> list[int]:
+        """As `UncertaintyModel.update`; of many positions a few of each input are added."""
+        if options.get("train") is not None:
+            raise ValueError("train= is not for outputs of many positions: experts are updated without it.")
+        rows = read_dense_rows(new_rows, "new_rows", self.full_network, unpack)
+        added, labels = self._rows(rows, groups, MAX_POSITIONS)
+        return super().update(added, groups=labels, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the error bar to one file, whole or not at all; the network is not in it."""
+        dense.save_dense(self._dense, path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}\n{dense.describe(self._dense)}"

@@ -132,6 +132,14 @@ class ChosenRows(Rows):
         return self.index[indices]
 
 
+class DenseOutputError(ValueError):
+    """Outputs or targets have more than two dimensions; the rows are those that were read."""
+
+    def __init__(self, message: str, rows: Any = None) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
 def distinct_rows(rows: Rows) -> Tensor:
     """Which rows do not repeat an earlier one, inputs and targets up to `REPEATED` of their spread, [n].
 
@@ -322,13 +330,16 @@ def read_rows(
         given = isinstance(source, (tuple, list)) and len(source) == 2  # a pair, which needs no unpacking
         pair, ordered = as_pair(source, name, None if given else unpack), True
     inputs, targets = _read_pair(pair, network)
-    if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
-        shape = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+    shape = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+    if not isinstance(targets, Tensor) or not targets.ndim:
         raise ValueError(f"{name} targets have shape {shape}; [n] or [n, C] is needed.")
     if count(inputs) != targets.shape[0]:
         raise ValueError(f"{name} has {count(inputs)} inputs but {targets.shape[0]} targets.")
     if targets.shape[0] == 0:
         raise ValueError(f"{name} holds no rows.")
+    if targets.ndim > 2:
+        what = f"{name} targets have shape {shape}; [n] or [n, C] is needed."
+        raise DenseOutputError(what, Rows(inputs, targets, ordered))
     rows = Rows(inputs, targets.reshape(targets.shape[0], -1), ordered)
     if finite:
         require_finite_rows(rows, name)

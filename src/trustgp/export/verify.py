@@ -13,20 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.trees import Inputs, leaves, map_tensors
+from ..data.batches import inputs_like
+from ..data.fingerprint import network_fingerprint
+from ..data.trees import Inputs, leaves, map_tensors, to_device
 from ..likelihoods.prediction import Prediction
-from ..model import UncertaintyModel
+from ..model import DenseModel, UncertaintyModel
 from ..state.model_state import changed_behaviour
 from ..tangents.called import CalledPredictor
 from .errors import ExportError
-from .metadata import ColumnTexts, Date, describe, rows_like
+from .metadata import PREFIX, ColumnTexts, Date, describe, rows_like
+from .module.dense import DenseGraph
 from .module.experts import distances
 from .module.graph import Graph, answers_of
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
 TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
-BATCHES = (1, 3, 17)
+BATCHES, DENSE_BATCHES = (1, 3, 17), (1, 9)  # the last holds a row with a NaN
 Run = Callable[[Inputs], Mapping[str, Any]]
 EXAMPLE_ROWS = 32  # of the training rows, if no example is given
 
@@ -150,20 +153,67 @@ class ExportSource:
         """The file's metadata."""
         return describe(self.model, inputs, columns, date)
 
+    def _differences(self, run: Run, example: Inputs) -> dict[str, float]:
+        return differences(self.model, run, example)
+
     def check(self, run: Run, inputs: Inputs, *, what: str) -> None:
         """Raise unless another form of the model, `what`, equals `predict`, and the network that of fit."""
         if change := changed_behaviour(self.model.state):
             other = f"the model's network is no longer the one it was fitted to: {change}. No file was"
             raise ExportError(f"{other} written; undo the change of model.network, or fit again.")
-        if worst := differences(self.model, run, inputs):
+        if worst := self._differences(run, inputs):
             name = max(worst, key=lambda key: worst[key])
             names = ", ".join(sorted(worst.keys() - {name})) or "nothing"
             size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"
             raise ExportError(f"'{name}' of the {what} differs from predict {size}. Also different: {names}.")
 
 
+@dataclass(frozen=True)
+class DenseSource(ExportSource):
+    """A `DenseModel`: inputs are those of its network, rows are their positions."""
+
+    model: DenseModel
+
+    def inputs(self, example: Any) -> Inputs:
+        """The validated example."""
+        if example is None:
+            raise ValueError("pass example_inputs=, a few inputs as the network takes them.")
+        dense = self.model.dense
+        return inputs_like(example, dense.network, dense.structure, dense.kinds)
+
+    def graph(self, inputs: Inputs, *, plain: bool) -> nn.Module:
+        """The network, the rows of its positions, and their error bars."""
+        return DenseGraph(self.model, inputs, plain=plain)
+
+    def facts(self, inputs: Inputs, columns: ColumnTexts, date: Date) -> dict[str, str]:
+        """The file's metadata, with the fingerprint of the user's network."""
+        own = {f"{PREFIX}network": network_fingerprint(self.model.full_network)}
+        return describe(self.model, inputs, columns, date) | own
+
+    def _differences(self, run: Run, example: Inputs) -> dict[str, float]:
+        rows, worst, layout = map_tensors(_compared_rows, example), {}, self.model.dense.layout
+        for batch in DENSE_BATCHES:
+            part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
+            expected, answers = self.model.predict(part), {}
+            for name, value in run(part).items():
+                value = torch.as_tensor(value).cpu()
+                whole = value.ndim > expected.index.ndim or (value.ndim and layout.tail is not None)
+                columns = layout.columns(value) if whole and value.ndim > 1 else value
+                answers[name] = columns.flatten(0, expected.index.ndim - 1)
+            inputs = part if layout.tail is not None else self._rows(part)
+            for name, excess in _excess(self.model.row_model, inputs, expected.rows, answers).items():
+                worst[name] = max(excess, worst.get(name, 0.0))
+        return {name: value for name, value in worst.items() if not value <= 1.0}
+
+    def _rows(self, inputs: Inputs) -> Tensor:
+        positions = self.model.dense.positions
+        return positions.rows(*positions(to_device(inputs, self.model.device)))
+
+
 def export_source(model: Any) -> Any:
     """Of any fitted model."""
+    if isinstance(model, DenseModel):
+        return DenseSource(model)
     own = getattr(model, "export_source", None)
     if own is None and not isinstance(model, UncertaintyModel):
         raise TypeError(f"model is a {type(model).__name__}; pass a model of trustgp.fit or trustgp.load.")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..data.chunking import evenly, map_chunks
 from ..data.rows import Rows
-from ..experts.hidden import rows_per_class
+from ..experts.hidden import MIN_PER_CLASS, rows_per_class
 from ..experts.mixture import Mixture
 from ..tangents.jacobian.layer_io import hidden_rows
 from ..tangents.network import TangentNetwork
@@ -24,7 +24,8 @@ def hidden_index(network: TangentNetwork, rows: Rows, options: FitOptions) -> tu
         return torch.arange(0), 0
     labels = class_labels(rows)
     width = hidden_rows(network, rows.first).shape[1]
-    most = rows_per_class(len(labels.unique()), width)
+    classes = len(labels.unique())
+    most = min(rows_per_class(classes, width), max(MIN_PER_CLASS, options.hidden_rows // classes))
     each = [(labels == label).nonzero().flatten() for label in labels.unique()]
     index = torch.cat([own[evenly(len(own), most)] for own in each]).sort().values
     size = options.budget.size

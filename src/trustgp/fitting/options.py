@@ -72,6 +72,7 @@ class FitOptions:
     progress: bool = True
     checkpoint: Path | None = None
     strict: bool = False
+    hidden_rows: int = 2**31  # whose hidden vectors are kept, at most; not the user's
     unpack: Unpack | None = None
 
     @classmethod

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import chunks, evenly, map_chunks
-from ..data.rows import Rows, distinct_rows, finite_rows, read_rows, require_all
+from ..data.rows import DenseOutputError, Rows, distinct_rows, finite_rows, read_rows, require_all
 from ..data.split import check_groups, holdout_split, share_in_common
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
@@ -60,7 +60,10 @@ def prepare_network(
     generator = torch.Generator().manual_seed(options.seed)
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
     sample, targets = rows.batch(chosen)
-    probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
+    try:
+        probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
+    except DenseOutputError as error:
+        raise DenseOutputError(str(error), rows) from None
     num_outputs, stated = as_matrix(probed).shape[1], isinstance(probed, StatedOutputs)
     if stated and not likelihood.uses_stated:
         raise ValueError(f"{likelihood!r} has no use for variances; output= must select the logits alone.")

@@ -37,6 +37,7 @@ class Likelihood(ABC):
     """An observation model. A new one is one file, and one line in `KINDS`."""
 
     default_outputs: ClassVar[str] = "shared"  # default kernel over the outputs of exact experts
+    class_numbers: ClassVar[bool] = False  # whether a target is the number of a class
     contrast: ClassVar[bool] = False  # whether only differences of outputs matter; see `output_mixes`
     uses_witness: ClassVar[bool] = True  # whether a witness is fitted
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio

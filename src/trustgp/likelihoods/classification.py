@@ -46,6 +46,7 @@ class Classification(Likelihood):
     top_classes: int = 2
 
     default_outputs: ClassVar[str] = "pseudo"
+    class_numbers: ClassVar[bool] = True
     contrast: ClassVar[bool] = True
     uses_witness: ClassVar[bool] = False
     uses_hidden: ClassVar[bool] = True

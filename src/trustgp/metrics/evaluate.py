@@ -68,6 +68,9 @@ def evaluate(
         if unpack is not None:
             raise ValueError("unpack= is not for detectors: pictures are passed with their targets.")
         return _evaluate_detector(model, data, ood, names, progress)
+    if hasattr(model, "as_rows"):  # each position is a row
+        ood = None if ood is None else model.predict(ood, unpack=unpack).rows
+        data, model, unpack = model.as_rows(data, "data", unpack), model.row_model, None
     source, targets = _familiar(model, data, unpack)
     outputs = targets.shape[1]
     foreign, ood_targets = (None, None) if ood is None else _foreign(model, ood, source, outputs, unpack)

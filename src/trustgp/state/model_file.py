@@ -36,6 +36,7 @@ KIND = "trustgp-model"
 KIND_OF_ROW = re.compile(r"[a-z0-9]+\[[0-9, ]*\]")  # as `data.rows.kinds` writes it
 DETECTOR = "trustgp-detector"  # see `detection.state`
 ENTRY_BYTES, MAX_OTHER_TENSORS = 130, 100  # of a header for each tensor; tensors that belong to no kernel
+OTHER_TEXTS = ("trustgp", "picked", "named", "probes", "dense")  # which are no part of an origin
 LISTS = ("names", "lend", "split", "kinds")  # of an origin: tuples, which JSON does not know
 
 
@@ -185,7 +186,7 @@ def model_text(state: ModelState) -> dict[str, Any]:
 def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[str, ...], int]:
     """The origin, the names of the chosen parameters, and the number of mixtures."""
     plain: dict[str, Any] = {"kinds": ()}  # files of 0.2.0 have none
-    plain |= {name: text[name] for name in text if name not in ("trustgp", "picked", "named", "probes")}
+    plain |= {name: text[name] for name in text if name not in OTHER_TEXTS}
     try:
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
             if (kind := plain[name]["kind"]) not in kinds:

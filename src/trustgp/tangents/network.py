@@ -13,6 +13,7 @@ from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
 from ..data.chunking import GPU_ROWS, evenly, gpu_share, map_chunks, most_rows, rows_at_once, working_set
+from ..data.rows import DenseOutputError
 from ..data.torch_modes import users_default
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
@@ -330,6 +331,9 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
         outputs = probe(network, inputs, "training")
         if select_named(network, outputs):  # as networks of Hugging Face return it
             outputs = probe(network, inputs, "training")
+        if isinstance(outputs, Tensor) and outputs.ndim > 2:
+            what = f"the network returned {tuple(outputs.shape)}; a tensor [n] or [n, C] is needed."
+            raise DenseOutputError(what)
         if as_matrix(outputs).shape[0] != n:
             given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
             raise ValueError(f"{given}; one a row is needed.")
