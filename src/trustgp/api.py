@@ -77,7 +77,7 @@ def fit(
     """Give a trained network an honest error bar. Network, loader and tensors are not modified.
 
     Args:
-        network: Trained `torch.nn.Module` in eval mode that maps rows to [n], [n, C], or outputs with positions,
+        network: Trained `torch.nn.Module` in eval mode that maps rows to [n], [n, C] or to positions,
             such as [n, T, C] or [n, C, H, W]; or a list of several with [n] or [n, C], whose prediction is
             their mean: that of the probabilities for `Classification()`. The variance between them is then
             known, and gradients are those of the first. A trained perceptron of scikit-learn serves as well;
