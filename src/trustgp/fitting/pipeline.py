@@ -29,7 +29,7 @@ from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import FeatureTable, precompute_linear, run_tangents
 from .options import FitOptions
-from .plan import Plan, choose_plan, default_sizes, log_plan
+from .plan import MAX_EXPERTS, Plan, choose_plan, default_sizes, log_plan
 from .prepare import (
     FitRows,
     Prepared,
@@ -89,6 +89,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
                     break  # validation rows are like left-out training rows
                 every, first = data.every(stride), number * len(ready.maps)
                 size = default_sizes(ready, len(every.rows), options)[0]
+                size = min(size, max(MAX_EXPERTS, plan.num_experts // stride))  # of many, fewer suffice
                 smaller = replace(plan, num_experts=min(size, plan.num_experts))
                 other, its = _fit_rows(ready, every, fewer, whole, smaller, options, context, first)
                 report.log(f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}")

@@ -123,7 +123,7 @@ class GradientMap(TangentMap):
 
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix, gradients)
-        self._replay = Replay(self._compute)
+        self._replay, self._most = Replay(self._compute), 0
         self._chain_features: tuple[torch.device, ChainRows | None] | None = None
 
     @abstractmethod
@@ -168,11 +168,21 @@ class GradientMap(TangentMap):
         row, n = self.working_bytes(), count(inputs)
         size = max(1, self.chunk_memory() // row)
         for chunk in [inputs] if n <= size else (take(inputs, index) for index in chunks(n, size)):
-            recording = self.network.recording and self.network.device.type == "cuda"
-            if recording and not self.separately_differentiated:
+            if self.network.device.type != "cuda" or self.separately_differentiated:
+                yield self._compute(chunk)
+            elif self.network.recording:
                 yield self._replay(to_device(chunk, self.network.device), row, exact=exact)
             else:
-                yield self._compute(chunk)
+                yield self._padded(chunk)
+
+    def _padded(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Features and outputs of pictures in as many rows as before: cuDNN plans each shape anew."""
+        n, pictures = count(inputs), isinstance(inputs, Tensor) and inputs.ndim > 3
+        self._most = max(self._most, n)
+        if not pictures or n == self._most:
+            return self._compute(inputs)
+        rows, outputs = self._compute(take(inputs, torch.arange(self._most).clamp_max(n - 1)))
+        return rows[:n], None if outputs is None else outputs[:n]
 
     def chain_features(self) -> ChainRows | None:
         """Computes the features of a chain of layers; None where the network is not a chain."""
