@@ -46,6 +46,9 @@ def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
     select_named(network, probe(network, first, "training"))
     check_network(FlatOutputs(network), first)
     outputs, layers = run_watched(network, to_device(first, next(network.parameters()).device))
+    if outputs.ndim < 3:
+        what = f"train targets have shape {tuple(rows.targets.shape)}; [n] or [n, C] is needed"
+        raise ValueError(f"{what}: the network returned {list(outputs.shape)}.")
     positions = PositionNetwork(network, find_layout(outputs, layers, rows.targets, classes=classes))
     layout, shape, seed = positions.layout, list(outputs.shape[1:]), options.seed
     how: dict[str, Any] = {"classes": classes, "seed": seed}
