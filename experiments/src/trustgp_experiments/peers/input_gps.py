@@ -29,10 +29,10 @@ from .bundle import Bundle
 from .fmgp import centres, vectors
 from .tuning import Diverged, NoisyPeer
 
-EXACT_ROWS, POINTS = 1500, 384
-EXACT_STEPS, STEPS = 80, 1000
-BATCH, CHUNK = 1024, 1024
-RATE, EXACT_RATE = 2e-2, 1e-1
+EXACT_ROWS, POINTS = 1000, 256
+EXACT_STEPS, STEPS = 80, 300
+BATCH, CHUNK = 512, 1024
+RATE, EXACT_RATE = 5e-2, 1e-1
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,12 @@ def _fitted(inputs: Tensor, targets: Tensor, first: int, seed: int, steps: int |
 
     parts = kernel(0, first) if first == width else kernel(0, first) + kernel(first, width)
     likelihood = gpytorch.likelihoods.GaussianLikelihood(batch_shape=batch)
-    make = _exact if exact else _sparse
-    process = make(gpytorch, parts, likelihood, inputs, targets, seed).to(inputs)
-    process.train()
-    mll = gpytorch.mlls
-    bound = mll.ExactMarginalLogLikelihood if exact else mll.VariationalELBO
-    more = {} if exact else {"num_data": len(inputs)}
-    loss, steps = bound(likelihood, process, **more), steps or (EXACT_STEPS if exact else STEPS)
+    process = _process(parts, likelihood, inputs, targets, seed).train()
+    if exact:
+        loss = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, process)
+    else:
+        loss = gpytorch.mlls.VariationalELBO(likelihood, process, num_data=len(inputs))
+    steps = steps or (EXACT_STEPS if exact else STEPS)
     optimiser = torch.optim.Adam(process.parameters(), lr=EXACT_RATE if exact else RATE)
     cycle = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     generator = torch.Generator().manual_seed(seed)
@@ -142,33 +141,22 @@ def _fitted(inputs: Tensor, targets: Tensor, first: int, seed: int, steps: int |
     return process.eval()
 
 
-def _exact(library: Any, kernel: Any, likelihood: Any, inputs: Tensor, targets: Tensor, seed: int) -> Any:
-    batch = torch.Size([len(targets)])
+def _process(kernel: Any, likelihood: Any, inputs: Tensor, targets: Tensor, seed: int) -> Any:
+    """An untrained model, exact or sparse by the number of rows."""
+    gpytorch, exact, batch = _library(), len(inputs) <= EXACT_ROWS, torch.Size([len(targets)])
 
-    class Exact(library.models.ExactGP):
+    class Process(gpytorch.models.ExactGP if exact else gpytorch.models.ApproximateGP):
         def __init__(self) -> None:
-            super().__init__(inputs, targets, likelihood)
-            self.mean, self.kernel = library.means.ConstantMean(batch_shape=batch), kernel
+            if exact:
+                super().__init__(inputs, targets, likelihood)
+            else:
+                points, kinds = centres(inputs, POINTS, seed), gpytorch.variational
+                own = kinds.CholeskyVariationalDistribution(len(points), batch_shape=batch)
+                super().__init__(kinds.VariationalStrategy(self, points.repeat(len(targets), 1, 1), own))
+                self.likelihood = likelihood
+            self.mean, self.kernel = gpytorch.means.ConstantMean(batch_shape=batch), kernel
 
         def forward(self, rows: Tensor) -> Any:
-            return library.distributions.MultivariateNormal(self.mean(rows), self.kernel(rows))
+            return gpytorch.distributions.MultivariateNormal(self.mean(rows), self.kernel(rows))
 
-    return Exact()
-
-
-def _sparse(library: Any, kernel: Any, likelihood: Any, inputs: Tensor, targets: Tensor, seed: int) -> Any:
-    batch, points = torch.Size([len(targets)]), centres(inputs, POINTS, seed)
-    variational = library.variational
-
-    class Sparse(library.models.ApproximateGP):
-        def __init__(self) -> None:
-            own = variational.CholeskyVariationalDistribution(len(points), batch_shape=batch)
-            places = points.repeat(len(targets), 1, 1)
-            super().__init__(variational.VariationalStrategy(self, places, own))
-            self.mean, self.kernel = library.means.ConstantMean(batch_shape=batch), kernel
-            self.likelihood = likelihood
-
-        def forward(self, rows: Tensor) -> Any:
-            return library.distributions.MultivariateNormal(self.mean(rows), self.kernel(rows))
-
-    return Sparse()
+    return Process().to(inputs)

@@ -24,6 +24,7 @@ DECLARED = {
     "Laplace last layer": ENTROPY,
     "Laplace KFAC": ENTROPY,
     "Laplace KFAC, evidence": ENTROPY,
+    "trustgp paper form": SCORE,
     OURS: SCORE,
 }
 """The one score by which a method is judged, declared before the run: trustgp's default; of a peer's scores

@@ -24,7 +24,7 @@ from .tables import AXES, summarise
 
 FIRST = (0.1, 0.2, 0.3)  # rates of dropout with which the search begins
 SAMPLES = 20
-SLOW = ("SWAG",)  # not in a quick run
+SLOW = ("SWAG", "trustgp paper form")  # not in a quick run
 TITLE = "Are the probabilities of a classifier right, and does it notice images of another kind?"
 
 
