@@ -24,7 +24,7 @@ from trustgp.math.logit_noise import NUM_DRAWS, log_probabilities, normal_draws,
 
 
 def rows_of(
-    n: int, *, base: float, slope: float, classes: int = 4, top: int = 1, seed: int = 0
+    n: int, *, base: float, slope: float, expert: float = 0.2, classes: int = 4, top: int = 1, seed: int = 0
 ) -> ClassCalibrationRows:
     """Labels drawn from the model with the given T_0^2 and lambda; noise of so many leading classes."""
     generator = torch.Generator().manual_seed(seed)
@@ -33,17 +33,18 @@ def rows_of(
     factor = torch.randn(n, top - 1, 3, generator=generator, dtype=torch.float64)
     covariance = (variance[:, None, None] * factor @ factor.mT).flatten(1)
     blank = torch.zeros(n, dtype=torch.int64)
-    rows = ClassCalibrationRows(logits, blank, torch.zeros(n, 4), variance, covariance)
-    true = Temperature(*(torch.tensor(value, dtype=torch.float64) for value in (base, slope)))
+    latent = torch.stack([variance, torch.rand(n, generator=generator, dtype=torch.float64) * 10], dim=1)
+    rows = ClassCalibrationRows(logits, blank, torch.zeros(n, 4), latent, covariance)
+    true = Temperature(*(torch.tensor(value, dtype=torch.float64) for value in (base, slope, expert)))
     each = [class_nll(replace(rows, labels=blank + c), true).neg().exp() for c in range(max(2, classes))]
     return replace(rows, labels=torch.multinomial(torch.stack(each, dim=1), 1, generator=generator).flatten())
 
 
-def log_softmax_by_hand(rows: ClassCalibrationRows, base: float, slope: float) -> np.ndarray:
+def log_softmax_by_hand(rows: ClassCalibrationRows, base: float, slope: float, expert: float) -> np.ndarray:
     """log p in NumPy, by the covariance of all classes' noise, row by row."""
     every = []
     for z, v, flat in zip(rows.logits.numpy(), rows.latent.numpy(), rows.covariance.numpy(), strict=True):
-        spread, k = math.sqrt(base + slope * v), math.isqrt(len(flat)) + 1
+        spread, k = math.sqrt(base + slope * v[0] + expert * v[1]), math.isqrt(len(flat)) + 1
         order, draws = np.argsort(-z), np.zeros((NUM_DRAWS, len(z)))
         if k > 1:
             differences = slope * flat.reshape(k - 1, k - 1)
@@ -66,23 +67,24 @@ def log_softmax_by_hand(rows: ClassCalibrationRows, base: float, slope: float) -
 
 def objective(rows: ClassCalibrationRows, logs: np.ndarray) -> float:
     """Sum of the losses and of the pulls, in NumPy."""
-    logp = log_softmax_by_hand(rows, np.exp(logs[0]), np.pi / 8 * np.exp(logs[1]))
+    logp = log_softmax_by_hand(rows, np.exp(logs[0]), *(np.pi / 8 * np.exp(logs[1:])))
     fit = -logp[np.arange(len(logp)), rows.labels.numpy()].sum()
-    return fit + 0.5 * (logs[0] / module.BASE_STD) ** 2 + 0.5 * (logs[1] / module.SLOPE_STD) ** 2
+    return fit + 0.5 * (logs[0] / module.BASE_STD) ** 2 + 0.5 * ((logs[1:] / module.SLOPE_STD) ** 2).sum()
 
 
 def test_the_default_is_mackays_approximation():
-    actual = Temperature.default()(torch.tensor([0.0, 2.0, torch.inf]).double())
+    variances = torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, torch.inf]]).double()
+    actual = Temperature.default()(variances)
     assert actual.tolist() == pytest.approx([1.0, math.sqrt(1 + math.pi / 4), math.inf])
 
 
 @pytest.mark.parametrize(("classes", "top"), [(4, 1), (2, 2), (5, 2), (5, 5), (6, 3), (4, 9)])
 def test_the_likelihood_is_that_of_all_classes_with_their_joint_noise(classes, top):
     rows = rows_of(40, base=1.5, slope=0.3, classes=classes, top=min(top, classes))
-    expected = log_softmax_by_hand(rows, 1.5, 0.3)
-    one = torch.ones((), dtype=torch.float64)
+    expected = log_softmax_by_hand(rows, 1.5, 0.3, 0.7)
+    true = Temperature(*torch.tensor([1.5, 0.3, 0.7], dtype=torch.float64))
     for c in range(classes):
-        loss = class_nll(replace(rows, labels=torch.full((40,), c)), Temperature(1.5 * one, 0.3 * one))
+        loss = class_nll(replace(rows, labels=torch.full((40,), c)), true)
         np.testing.assert_allclose(loss, -expected[:, c], rtol=1e-6, atol=1e-6)  # a root of 1e-13
 
 
@@ -117,12 +119,13 @@ def test_a_singular_matrix_has_a_root():
 
 
 @pytest.mark.parametrize(("base", "slope", "top"), [(1.0, 0.4, 1), (2.5, 0.1, 1), (0.5, 1.0, 2)])
-def test_base_and_slope_are_the_likeliest(base, slope, top):
+def test_base_and_slopes_are_the_likeliest(base, slope, top):
     rows = rows_of(300, base=base, slope=slope, top=top)
     fitted = fit_temperature(rows, seen=False)
-    ours = np.array([float(fitted.base.log()), math.log(float(fitted.slope) / (math.pi / 8))])
+    slopes = [math.log(float(each) / (math.pi / 8)) for each in (fitted.slope, fitted.expert)]
+    ours = np.array([float(fitted.base.log()), *slopes])
     least = objective(rows, ours)
-    for step in 1e-3 * np.array([[1, 0], [0, 1], [1, 1], [1, -1]]):
+    for step in 1e-3 * np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, -1, 0], [1, 0, -1]]):
         around = objective(rows, ours + step), objective(rows, ours - step)
         assert min(around) > least
         assert abs(around[0] - around[1]) < 0.2 * (sum(around) - 2 * least)  # the centre of a parabola
@@ -144,9 +147,9 @@ def test_on_rows_that_the_network_was_trained_on_the_base_follows_from_their_los
 def test_one_temperature_is_never_likelier(top):
     """Also where the variance misleads: here it is large where the network is right."""
     for seed in range(5):
-        rows = rows_of(60, base=3.0, slope=1e-6, top=top, seed=seed)
+        rows = rows_of(60, base=3.0, slope=1e-6, expert=1e-6, top=top, seed=seed)
         sure = class_nll(rows, Temperature.default()) < 0.3
-        rows = replace(rows, latent=torch.where(sure, 50.0, 0.1).double())
+        rows = replace(rows, latent=torch.where(sure, 50.0, 0.1).double()[:, None].expand(-1, 2))
         loss = float(class_nll(rows, fit_temperature(rows, seen=False)).mean())
         logits = rows.logits[:, None] / torch.linspace(-1, 2, 301).exp()[:, None].double()
         losses = (

@@ -141,7 +141,7 @@ class Classification(Likelihood):
     ) -> ClassCalibrationRows:
         blank = raw.epistemic.new_zeros(len(raw.epistemic), 0)
         covariance = blank if raw.covariance is None else raw.covariance
-        latent, labels = self.latent_variance(raw), _labels(targets, outputs)
+        latent, labels = self.latent_variances(raw), _labels(targets, outputs)
         return ClassCalibrationRows(outputs, labels, self.measures(raw, outputs), latent, covariance)
 
     def calibrate(
@@ -161,13 +161,15 @@ class Classification(Likelihood):
         kernels of their own, and logarithms of hidden vectors' distance and of the entropy, shape [n, 4]."""
         return pooled_measures(raw, cross_entropy.log_entropy(outputs.reshape(outputs.shape[0], -1)))
 
-    def latent_variance(self, raw: LatentPrediction) -> Tensor:
-        """v of the temperature, [n], infinite for invalid rows: in the posterior of all rows, or that of the
-        experts, the mean over the logits."""
-        variance = raw.epistemic.mean(dim=1)
-        if raw.covariance is None:
-            return variance
-        return torch.where(raw.expert[:, 0] < 0, torch.inf, WEIGHT * raw.log_leverage[:, 0].exp())
+    def expert_variance(self, raw: LatentPrediction) -> Tensor:
+        """u of the temperature, the mean over the logits [n], infinite for invalid rows."""
+        return raw.epistemic.mean(dim=1)
+
+    def latent_variances(self, raw: LatentPrediction) -> Tensor:
+        """v and u of the temperature [n, 2]: of the posterior of all rows (or 0), and of the experts."""
+        own = self.expert_variance(raw)
+        whole = torch.zeros_like(own) if raw.covariance is None else WEIGHT * raw.log_leverage[:, 0].exp()
+        return torch.stack([whole, own], dim=1)
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
         """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
@@ -195,7 +197,7 @@ class Classification(Likelihood):
             aleatoric=nothing,
             excess=nothing,
             **common_fields(outputs, raw, score, valid, reference),
-            temperature=temperature(self.latent_variance(raw)),
+            temperature=temperature(self.latent_variances(raw)),
             covariance=None if raw.covariance is None else temperature.covariance(raw.covariance),
         )
 
@@ -210,7 +212,9 @@ class Classification(Likelihood):
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
-        values = {name: reader.positive(f"{prefix}0.{name}") for name in ("base", "slope")}
+        earlier = "is of an earlier form of the temperature; fit the model again"
+        reader.require("expert" in reader.matching(f"{prefix}0."), f"{prefix}0.slope", earlier)
+        values = {name: reader.positive(f"{prefix}0.{name}") for name in ("base", "slope", "expert")}
         return Temperature(**values), read_usual_novelty(reader, f"{prefix}1.")
 
 

@@ -58,13 +58,13 @@ class PaperClassification(Classification):
         """T_0 = 1 and MacKay's pi / 8; rows are not used."""
         return Temperature.default(), UsualNovelty.default()
 
-    def latent_variance(self, raw: LatentPrediction) -> Tensor:
+    def expert_variance(self, raw: LatentPrediction) -> Tensor:
         """With the noise."""
         return (raw.epistemic + raw.noise).mean(dim=1)
 
     def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
         """The variance of the logits, the noise inside, and the share of the prior; means over the logits."""
-        return torch.stack([self.latent_variance(raw), raw.novelty.mean(dim=1)], dim=1)
+        return torch.stack([self.expert_variance(raw), raw.novelty.mean(dim=1)], dim=1)
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
         """The variance alone, shape [n]."""

@@ -3,15 +3,16 @@ r"""Cross entropy as squared error, and the temperature of a classifier.
 The pseudo-target of a row is where one Newton step on its loss leads: with p = softmax(z), the loss of a row
 with label y has the gradient R = p - e_y and the curvature :math:`H = \mathrm{diag}(p) - p p^\top` in its
 logits z. Probabilities are the mean over the latent noise of the logits, at a temperature that grows with
-their variance v:
+their variances:
 
-.. math:: p = E \, \mathrm{softmax}((z + e) / T), \qquad T = \sqrt{T_0^2 + \lambda v}, \qquad
+.. math:: p = E \, \mathrm{softmax}((z + e) / T), \qquad T = \sqrt{T_0^2 + \lambda v + \mu u}, \qquad
     e \sim N(0, \lambda V)
 
-V is the covariance of the leading classes in the posterior of all rows (see `logit_noise`), and v the
-variance there of one fixed combination of all logits. Where there is no such posterior, e = 0 and v is that
-of the experts: T_0 = 1 and lambda = pi / 8 is then MacKay's approximation of the average over Gaussian logits
-of variance v. Held-out rows determine lambda, and T_0; one temperature is lambda = 0.
+V is the covariance of the leading classes in the posterior of all rows (see `logit_noise`), v the variance
+there of one fixed combination of all logits, and u that of the experts, which know the rows nearby: far away
+it grows where v does not. Where there is no posterior of all rows, v = e = 0: T_0 = 1 and mu = pi / 8 is then
+MacKay's approximation of the average over Gaussian logits of variance u. Held-out rows determine T_0, lambda
+and mu; one temperature is lambda = mu = 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FLOOR = 0.01
 SLOPE = math.pi / 8
 OVERFIT_LOSS, MIN_OVERFIT_LOSS = 0.15, 1e-4  # of a network's training rows; see `overfit_base`
 BASE_STD = 1.0  # standard deviation of the prior of log T_0^2 about 0
-SLOPE_STD = 3.0  # ... of log lambda about log(pi / 8): the scale of v is known to powers of ten only
+SLOPE_STD = 3.0  # ... of log lambda and log mu about log(pi / 8): scales are known to powers of ten only
 CHANCE = 1.0  # nats of all held-out rows together, by which one temperature must be likelier
 MAX_SCALE_POWER, SCALE_LOSS = 16, 0.05  # of 2: scales of logits that are tried; nats that do not matter
 MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
@@ -102,20 +103,21 @@ def log_entropy(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Temperature and noise of the logits from their latent variance."""
+    """Temperature and noise of the logits from their latent variances."""
 
     base: Tensor  # T_0^2, a scalar
     slope: Tensor  # lambda, a scalar
+    expert: Tensor  # mu, a scalar
 
     @classmethod
     def default(cls) -> Temperature:
-        """T_0 = 1, lambda = pi / 8."""
+        """T_0 = 1, lambda = mu = pi / 8."""
         slope = torch.tensor(SLOPE, dtype=torch.float64)
-        return cls(torch.ones_like(slope), slope)
+        return cls(torch.ones_like(slope), slope, slope)
 
-    def __call__(self, variance: Tensor) -> Tensor:
-        """T of rows of variance v, float64 [n], infinite where v is."""
-        return (self.base + self.slope * variance).sqrt()
+    def __call__(self, variances: Tensor) -> Tensor:
+        """T of rows of variances v and u [n, 2], float64 [n], infinite where u is."""
+        return (self.base + self.slope * variances[:, 0] + self.expert * variances[:, 1]).sqrt()
 
     def covariance(self, latent: Tensor) -> Tensor:
         """lambda D, [n, k - 1, k - 1], of the covariance D [n, (k - 1)^2] of differences of logits."""
@@ -172,7 +174,7 @@ class ClassCalibrationRows(HeldOutRows):
     logits: Tensor  # z [n, C]; C = 1: of the second of two classes
     labels: Tensor  # class numbers [n]
     measures: Tensor  # of novelty [n, 4], float64
-    latent: Tensor  # v of the temperature [n], float64
+    latent: Tensor  # v and u of the temperature [n, 2], float64
     covariance: Tensor  # D of the leading logits [n, (k - 1)^2]; [n, 0] where it is unknown
 
     def thinned(self) -> ClassCalibrationRows:
@@ -203,20 +205,20 @@ def overfit_base(loss: Tensor) -> Tensor:
 
 
 def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
-    """T_0 and lambda by maximum a posteriori with the priors above; never less likely than the default, nor,
-    beyond chance, than the best single temperature.
+    """T_0, lambda and mu by maximum a posteriori with the priors above; never less likely than the default,
+    nor, beyond chance, than the best single temperature.
 
     On rows of its training set, `seen`, the network's overconfidence does not show: T_0 is `overfit_base`.
     """
     rows, default = rows.thinned(), Temperature.default()
     none = default.slope * math.exp(-MAX_LOG_STEP)
     if seen:
-        usual = class_nll(rows, Temperature(default.base, 0.0 * none)).mean()
-        return _fit(rows, Temperature(overfit_base(usual), default.slope), torch.tensor([0.0, 1.0]))
-    single = _fit(rows, Temperature(default.base, none), torch.tensor([1.0, 0.0]))
-    both = _fit(rows, default, torch.tensor([1.0, 1.0]))
-    loss, least = (float(class_nll(rows, one).sum()) for one in (both, single))
-    return both if loss < least + CHANCE else single
+        usual = class_nll(rows, Temperature(default.base, 0.0 * none, 0.0 * none)).mean()
+        return _fit(rows, replace(default, base=overfit_base(usual)), torch.tensor([0.0, 1.0, 1.0]))
+    single = _fit(rows, Temperature(default.base, none, none), torch.tensor([1.0, 0.0, 0.0]))
+    every = _fit(rows, default, torch.ones(3))
+    loss, least = (float(class_nll(rows, one).sum()) for one in (every, single))
+    return every if loss < least + CHANCE else single
 
 
 def likeliest_scale(rows: ClassCalibrationRows) -> float:
@@ -230,16 +232,16 @@ def likeliest_scale(rows: ClassCalibrationRows) -> float:
 
 
 def _fit(rows: ClassCalibrationRows, start: Temperature, free: Tensor) -> Temperature:
-    """The likeliest temperature, never worse than `start`, whose T_0 and lambda change where they are `free`
-    (1, not 0)."""
-    spread = torch.tensor([BASE_STD, SLOPE_STD], dtype=torch.float64)
+    """The likeliest temperature, never worse than `start`, whose T_0, lambda and mu change where they are
+    `free` (1, not 0)."""
+    spread = torch.tensor([BASE_STD, SLOPE_STD, SLOPE_STD], dtype=torch.float64)
 
     def temperature(steps: Tensor) -> Temperature:
         factors = (free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)).exp()
-        return Temperature(start.base * factors[0], start.slope * factors[1])
+        return Temperature(start.base * factors[0], start.slope * factors[1], start.expert * factors[2])
 
     def loss(steps: Tensor) -> Tensor:
         return (class_nll(rows, temperature(steps)).sum() + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    steps = minimise_from_zero(with_gradient(loss), 2, max_iter=100, tolerance=1e-14)
+    steps = minimise_from_zero(with_gradient(loss), 3, max_iter=100, tolerance=1e-14)
     return temperature(torch.zeros_like(spread) if steps is None else torch.from_numpy(steps))
