@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,14 +14,19 @@ pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs a benchmark in this process, and returns the JSON of its last line."""
 
     def run(name, *arguments):
-        spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = loaded(name)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         with torch.random.fork_rng():
             module.main()
@@ -57,3 +63,26 @@ def test_labels(run):
     gap = figures["nll"]["trustgp"] - figures["nll"]["a temperature each"]
     assert figures["nll difference"]["mean"] == pytest.approx(gap)
     assert figures["nll"]["one temperature"] < figures["nll"]["network"]  # its NLL on other rows is lower
+
+
+def test_public_networks_on_cifar(run, tmp_path, monkeypatch):
+    """On random images and weights; the stored figures have the same form."""
+    pytest.importorskip("matplotlib")
+    torch.manual_seed(0)
+    pixels, labels = torch.randint(0, 256, (60, 32, 32, 3), dtype=torch.uint8), torch.arange(60) % 10
+    names = {"train": pixels, "train_labels": labels, "test": pixels, "test_labels": labels}
+    np.savez(tmp_path / "images.npz", **{name: value.numpy() for name, value in names.items()})
+    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
+    (tmp_path / "cifar_resnets").mkdir()
+    torch.save(loaded("cifar").ResNet(3).state_dict(), tmp_path / "cifar_resnets" / "cifar10_resnet20.pt")
+    images = str(tmp_path / "images.npz")
+    (made,) = run("cifar", "--small", "--images", images, "--network", "ResNet-20")["figures"].values()
+    stored = json.loads((FOLDER.parent / "results" / "benchmarks" / "cifar-cuda.json").read_text())
+    for figures in stored["figures"].values():
+        assert set(figures) == set(made)
+        mine, theirs = made["means and deviations"], figures["means and deviations"]
+        assert set(theirs) <= set(mine)
+        assert all(set(theirs[key]) == set(mine[key]) for key in theirs)
+    scores = made["means and deviations"]
+    assert scores["one temperature"]["nll"][0] < scores["network"]["nll"][0] + 0.5
+    assert 0 <= scores["novelty"]["auroc, letters, score"][0] <= 1

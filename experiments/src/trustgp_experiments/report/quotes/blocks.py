@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, detection, front
+from . import benchmarks, cifar, detection, front
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
@@ -51,6 +51,8 @@ BLOCKS: dict[str, Block] = {
     "results.tally": front.tally,
     "results.loses": front.loses,
     "networks.large": benchmarks.networks,
+    "classes.cifar": cifar.table,
+    "classes.cifar-parts": cifar.parts,
     "speed.calls": benchmarks.calls,
     "speed.cpu": partial(benchmarks.over_network, study="runtime"),
     "speed.cuda": partial(benchmarks.over_network, study="runtime-cuda"),

@@ -1,0 +1,65 @@
+"""Blocks from the benchmark of public networks on CIFAR-10, beside published rows."""
+
+from typing import Any
+
+from .stored import Stored, grid, number, short, words
+
+CROPS, HELD_OUT = "5,000 cropped training images", "1,000 test images"
+# NLL, ECE and NLL of turned images of ResNet-20, NLL of ResNet-56, seconds of the fit, and what tunes it:
+# FMGP's repository, results/cifar10, on all 10,000 test images, means of five seeds
+PUBLISHED = {
+    "last-layer Laplace, KFAC": ("0.2659", "0.0239", "3.16", "0.2037", "15", CROPS),
+    "ELLA": ("0.2310", "0.0083", "2.58", "0.1910", "1,003", CROPS),
+    "VaLLA": ("0.2273", "0.0131", "2.50", "0.1837", "12,083", CROPS),
+    "FMGP": ("0.2275", "0.0074", "2.35", "0.1830", "917", "nothing"),
+    "mean-field VI, which changes the mean": ("0.2222", "0.0139", "2.61", "0.1823", "282", CROPS),
+}
+TUNED = {"network": "nothing", "one temperature": HELD_OUT, "default": HELD_OUT, "all classes": HELD_OUT}
+SCORES = {"nll": "NLL", "ece": "ECE", "turned": "turned"}
+NOVEL, MEASURES = ("turned", "letters", "textures"), ("score", "variance", "hidden vectors", "entropy")
+TIMED = ("network", "network, recorded", "default", "all classes")
+
+
+def table(stored: Stored) -> str:
+    """Ours below the published rows."""
+    found = stored.benchmark("cifar-cuda")
+    small, large = found["figures"].values()
+    rows = [[name, *values[:4], "", *values[4:]] for name, values in PUBLISHED.items()]
+    for name, tuned in TUNED.items():
+        (nll, ece, far), (other, _, further) = (
+            [_mean(one, name, key) for key in SCORES] for one in (small, large)
+        )
+        cells = [number(nll, 4), number(ece, 4), number(far), number(other, 4), number(further)]
+        rows.append([f"{name}, here", *cells, short(small.get(name, {}).get("fit s")), tuned])
+    columns = ["", "NLL, ResNet-20", "ECE", "turned", "NLL, ResNet-56", "turned", "fit, s", "tuned on"]
+    code = f" Measured with {found['code']}." if "code" in found else ""
+    origin = f"{found['device']}, torch {found['torch']}, {found['train']:,} training images.{code}"
+    return f"{grid(columns, rows)}\n\n{words(origin)}"
+
+
+def parts(stored: Stored) -> str:
+    """What each part of the probabilities and of the novelty score is worth, and what a call costs."""
+    figures = stored.benchmark("cifar-cuda")["figures"]
+    names = [n for n in next(iter(figures.values()))["means and deviations"] if n != "novelty"]
+    by = [(one, key, f"{title}, {n}") for n, one in figures.items() for key, title in SCORES.items()]
+    likely = [[name, *(number(_mean(one, name, key), 4) for one, key, _ in by)] for name in names]
+    sets = [(one, kind, f"{kind}, {n}") for n, one in figures.items() for kind in NOVEL]
+    novel = [[name, *(_detected(one, kind, name) for one, kind, _ in sets)] for name in MEASURES]
+    runs = [
+        (f"{name}, {n} image{'s' * (n > 1)}", one[f"ms, {n}"])
+        for name, one in figures.items()
+        for n in (1, 64)
+    ]
+    times = [[name, *(short(ms.get(key)) for key in TIMED)] for name, ms in runs]
+    first = grid(["", *(title for *_, title in by)], likely)
+    second = grid(["AUROC / FPR95", *(title for *_, title in sets)], novel)
+    return f"{first}\n\n{second}\n\n{grid(['ms', *TIMED], times)}"
+
+
+def _mean(figures: dict[str, Any], name: str, key: str) -> float:
+    return figures["means and deviations"][name][key][0]
+
+
+def _detected(figures: dict[str, Any], kind: str, name: str) -> str:
+    values = (_mean(figures, "novelty", f"{key}, {kind}, {name}") for key in ("auroc", "fpr95"))
+    return " / ".join(number(value, 3) for value in values)
