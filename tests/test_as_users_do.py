@@ -209,3 +209,42 @@ def test_16_a_text_classifier():
     loader = DataLoader(rows, batch_size=50)
     model = trustgp.fit(network.eval(), loader, likelihood="classification", progress=False)
     assert float((model.predict(batch).classes == labels).double().mean()) > 0.9
+
+
+class Recurrent(nn.Module):
+    """A number at every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, steps):
+        return self.head(self.layer(steps)[0])
+
+
+def test_17_sequences_and_segmentation():
+    torch.manual_seed(0)
+    steps, images = torch.randn(100, 5, 2), torch.randn(40, 1, 8, 8)
+    path, labels = steps[..., :1].cumsum(dim=1).sin(), (images[:, 0] > 0).long()
+    convolutions = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
+    tasks = [
+        (Recurrent(), steps, path + 0.1 * torch.randn(path.shape), nn.functional.mse_loss, "regression"),
+        (convolutions, images, labels, nn.functional.cross_entropy, "classification"),
+    ]
+    for network, inputs, targets, loss, likelihood in tasks:
+        optimiser, half = torch.optim.Adam(network.parameters(), lr=0.05), len(inputs) // 2
+        for _ in range(30):
+            optimiser.zero_grad()
+            loss(network(inputs[:half]), targets[:half]).backward()
+            optimiser.step()
+        model = trustgp.fit(
+            network.eval(), (inputs[:half], targets[:half]), likelihood=likelihood, progress=False
+        )
+        p = model.predict(inputs[half:])
+        if likelihood == "regression":
+            assert p.std.shape == path[half:].shape
+            lower, upper = p.interval(0.95)
+            assert float(((lower <= targets[half:]) & (targets[half:] <= upper)).double().mean()) > 0.8
+        else:
+            assert p.probabilities.shape == (20, 2, 8, 8)
+            assert float((p.classes == targets[half:]).double().mean()) > 0.8
