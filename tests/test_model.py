@@ -11,7 +11,7 @@ import trustgp
 from trustgp import JacobianRows
 from trustgp.data.quantities import size_text
 from trustgp.data.trees import state_tensors
-from trustgp.state.model_state import predict_latent
+from trustgp.state.latent import predict_latent
 
 FIELDS = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import trustgp
 from trustgp.experts.whole import MIN_LEVERAGE, RIDGE, ContrastPosterior, WholePosterior
-from trustgp.state.model_state import predict_latent
+from trustgp.state.latent import predict_latent
 from trustgp.tangents import Sketch
 from trustgp.tangents.network import prepare
 from trustgp.tangents.sketch import LeadingSketchMap, OutputSketchMap

@@ -24,7 +24,7 @@ from trustgp.experts import expert as experts
 from trustgp.fitting import solve as solving
 from trustgp.likelihoods import Regression
 from trustgp.math.held_out import CalibrationRows
-from trustgp.state.model_state import predict_latent
+from trustgp.state.latent import predict_latent
 
 
 @pytest.fixture(scope="module")

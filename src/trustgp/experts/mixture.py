@@ -16,6 +16,7 @@ from ..data.trees import Inputs, count, moved, take
 from ..math.calibration import MAX_VARIANCE, MIN_SUPPORT, steady_log_kappa
 from ..math.held_out import CalibrationRows
 from ..tangents.base import Features, TangentMap
+from ..tangents.replay import Branch
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
@@ -81,6 +82,22 @@ class LatentPrediction:
                 spread[name][rows] = value
         return LatentPrediction(**spread)
 
+    def masked(self, zeros: Tensor) -> tuple[LatentPrediction, Tensor]:
+        """The same as `spread`, and which rows are valid [n], without reading a value; `zeros` [n, 1] are NaN
+        where inputs or outputs are not finite."""
+        blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
+        values = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+        first = {k: v[:, :1] if v.shape[1] > 1 and v.stride(1) == 0 else v for k, v in values.items()}
+        checked = [k for k in CHECKED if k in values]
+        names = [*checked, *(k for k in values if k not in blank and k not in checked)]
+        widths, table = [first[k].shape[1] for k in names], torch.cat([first[k] for k in names], dim=1)
+        tested = table[:, : sum(widths[: len(checked)])] * 0.0  # of NaN and infinities it is not 0
+        valid = tested.sum(dim=1, keepdim=True) + zeros == 0
+        parts = torch.where(valid, table, 0.0).split(widths, dim=1)
+        made = dict(zip(names, parts, strict=True))
+        made |= {k: torch.where(valid, first[k], v) for k, v in blank.items()}
+        return LatentPrediction(**{k: v.expand_as(values[k]) for k, v in made.items()}), valid[:, 0]
+
     def measures(self) -> Tensor:
         """Logarithms of novelty measures [n, 2]: of the witness, or share of the prior and variance."""
         if self.nearest is not None:
@@ -97,8 +114,8 @@ class LatentPrediction:
         return CalibrationRows.of(outputs, residual=residual, **values)
 
 
+CHECKED = ("epistemic", "residual_mean", "witness_mean", "log_stated", "covariance")  # must be finite
 MIN_VARIANCE = 1e-300  # its logarithm is finite
-ONE, NONE = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _NAMES = [field.name for field in fields(LatentPrediction)]
 
 
@@ -173,10 +190,14 @@ class Mixture:
         return nearest(self.gate.embed(features), self.gate.centroids)
 
     def _predict(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
+        with Branch(self.tangents.network.device) as branch:
+            own = self._statistics(features)
         labels = self.labels(features) if labels is None else labels
         moments, amplitude = (self._looped if self.stack is None else self.stacked)(features, labels)
         numbers = self.numbers.index_select(0, labels)
-        return self._with_statistics(self._prediction(labels, numbers, moments, amplitude), features)
+        latent = self._prediction(labels, numbers, moments, amplitude)
+        branch.join()
+        return replace(latent, **own) if own else latent
 
     def stacked(
         self, features: Any, labels: Tensor, moments: LatentMoments | None = None
@@ -214,10 +235,10 @@ class Mixture:
         """Whether the experts learn combinations of the outputs."""
         return len(self.experts[0].scale) < len(self.outputs)
 
-    def _with_statistics(self, latent: LatentPrediction, features: Any) -> LatentPrediction:
+    def _statistics(self, features: Any) -> dict[str, Tensor]:
+        """Of all rows: the leverage, and the distance of hidden vectors."""
         own = {} if self.whole is None else self.whole.latent(features.by_output)
-        own |= {} if self.hidden is None else {"nearest": self.hidden(features.hidden)}
-        return replace(latent, **own) if own else latent
+        return own | ({} if self.hidden is None else {"nearest": self.hidden(features.hidden)})
 
     def _moments(self, index: int, features: Features) -> tuple[Tensor, ...]:
         """Variance over s [n], prior [n] and residual mean [n, B] of one expert; amplitudes where a kernel
@@ -238,15 +259,20 @@ class Mixture:
         columns = features.select(expert.posterior.columns)
         return *values, amplitudes(self.tangents, columns, blended=self.blended)
 
-    @staticmethod
+    @cached_property
+    def _limits(self) -> Tensor:
+        """0 and 1, where the numbers are."""
+        return torch.arange(2.0, dtype=torch.float64, device=self.numbers.device)
+
     def _prediction(
-        labels: Tensor, numbers: Tensor, moments: LatentMoments, amplitude: Tensor | None
+        self, labels: Tensor, numbers: Tensor, moments: LatentMoments, amplitude: Tensor | None
     ) -> LatentPrediction:
         """From the moments of the experts `labels` [n], and their numbers [n, 3, B]."""
+        limits = self._limits
         unit, mean, (scale, noise, log_kappa) = moments.unit, moments.residual_mean, numbers.unbind(dim=1)
         # at most 1; `fmin` turns 0 / 0 into 1: without a gradient a row is novel
-        novelty = torch.fmin(unit / moments.prior, ONE.to(unit.device))
-        nothing = NONE.to(unit.device).expand_as(mean)
+        novelty = torch.fmin(unit / moments.prior, limits[1])
+        nothing = limits[0].expand_as(mean)
         return LatentPrediction(
             epistemic=unit[:, None] * (scale if amplitude is None else amplitude * scale),
             noise=noise,

@@ -59,6 +59,11 @@ class WholePosterior:
         scale = (self.values + RIDGE * self.values[-1]).rsqrt()
         return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
 
+    @cached_property
+    def _squares(self) -> Tensor:
+        """Squares of the units, over the leverage of typical training rows [C]."""
+        return self.units.square() / self.typical
+
     def _inside(self, by_output: Tensor) -> Tensor:
         """Gradients of n rows [n, C, D] along the eigenvectors, times the deviation of the weights there."""
         return (by_output.to(self._root.dtype) @ self._root).double()
@@ -82,8 +87,8 @@ class WholePosterior:
             return {"log_leverage": self(by_output)}
         inside = self._inside(by_output)
         products = torch.bmm(inside, inside.mT)
-        leverage = products.diagonal(dim1=1, dim2=2) * self.units.square()
-        return {"log_leverage": self._log(leverage), "covariance": products.flatten(1)}
+        ratio = products.diagonal(dim1=1, dim2=2) * self._squares
+        return {"log_leverage": ratio.clamp_min(MIN_LEVERAGE).log(), "covariance": products.flatten(1)}
 
     def _log(self, leverage: Tensor) -> Tensor:
         return (leverage / self.typical).clamp_min(MIN_LEVERAGE).log()

@@ -36,6 +36,7 @@ MIN_RATIO = 1e-10  # of tau: with less, the kernel is singular in float64
 NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
 MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
+MIN_DIFFERENCES = 2**16  # of numbers of which a GPU takes the differences
 CHUNK_BYTES = 64 * 2**20  # of rows that are predicted together
 
 
@@ -84,13 +85,18 @@ class WitnessPrediction:
     noise: Tensor  # mean square of the left-out errors of the nearest rows [n, C]
     reach: Tensor  # nu_0, the novelty of left-out training rows, a scalar
 
-    @property
+    @cached_property
     def precision(self) -> Tensor:
         """Precision of the mean, shape [n, C]; 0 far from the rows."""
         support = (1.0 - self.novelty) * (self.reach / torch.maximum(self.novelty, self.reach))
         return support[:, None] / self.variance
 
-    @property
+    @cached_property
+    def log_noise(self) -> Tensor:
+        """The logarithm of the noise [n, C]."""
+        return self.noise.clamp_min(MIN_NOISE).log()
+
+    @cached_property
     def nearest(self) -> Tensor:
         """Logarithms of novelty and distance, shape [n, 2]."""
         return torch.stack([self.novelty, self.distance], dim=1).clamp(MIN_MEASURE, MAX_SCALED_INPUT).log()
@@ -98,7 +104,7 @@ class WitnessPrediction:
     def opinion(self, outputs: Tensor) -> dict[str, Tensor]:
         """What it adds to a latent prediction, where the network returns `outputs` [n, C]."""
         own = {"witness_mean": self.mean - outputs, "witness_precision": self.precision}
-        return own | {"log_noise": self.noise.clamp_min(MIN_NOISE).log(), "nearest": self.nearest}
+        return own | {"log_noise": self.log_noise, "nearest": self.nearest}
 
 
 PREDICTED = ("mean", "variance", "novelty", "distance", "noise")
@@ -194,6 +200,7 @@ class WitnessState:
         """Predictions of the nearest cells, or those of `excluded`, for scaled points [n, d], float64."""
         p, width = min(self.num_nearest, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
+        row += 8 * self.largest * len(self.offset) if points.is_cuda else 0  # differences of `_between`
         size = max(1, at_once(CHUNK_BYTES, points.device) // row)
         if len(points) <= size:
             return self._predict_lot(points, excluded)
@@ -208,7 +215,7 @@ class WitnessState:
 
     def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> WitnessPrediction:
         """The same for as many points as fit into memory."""
-        labels = distances(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
+        labels = _between(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
         blocks, full = Blocks.of(labels, len(self.sizes)), self.full and excluded is None
         if blocks.single is not None and excluded is None:
             rows, radius = self._in_cell(points, blocks.single)
@@ -251,7 +258,7 @@ class WitnessState:
         starts, sizes = self.starts, self.sizes.to(labels.device)
         numbers = torch.arange(self.largest, device=labels.device)
         rows = (starts[blocks.owner][:, None] + numbers).clamp_max_(len(self.points) - 1)  # [B, largest]
-        distance = distances(blocks.split(points), self.points[rows].double())
+        distance = _between(blocks.split(points), self.points[rows].double())
         beyond = (numbers >= sizes[blocks.owner][:, None])[:, None]
         if excluded is not None:
             beyond = beyond | (blocks.split(excluded.groups)[:, :, None] == excluded.rows[rows][:, None])
@@ -265,16 +272,22 @@ class WitnessState:
         if missing is not None:
             rows = rows.masked_fill(missing[:, :, None], PADDING)  # [n, p, d]
         joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
-        kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
+        kernel = _between(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
         gram, cross = kernel[:, :-1].split([positions.shape[1], 1], dim=2)
-        shares = torch.cholesky_solve(cross, torch.linalg.cholesky_ex(gram).L)  # S [n, p, 1]
-        mean, support = (
-            torch.bmm(shares.mT, torch.cat([targets, cross], dim=2))
-            .squeeze(1)
-            .split([targets.shape[2], 1], dim=1)
+        # L^-1 of k and T: their products are those with G^-1
+        sides = torch.linalg.solve_triangular(
+            torch.linalg.cholesky_ex(gram).L, torch.cat([targets, cross], dim=2), upper=False
         )
+        mean, support = torch.bmm(sides[:, :, -1:].mT, sides).squeeze(1).split([targets.shape[2], 1], dim=1)
         return mean, (1.0 - support).clamp(0.0, 1.0)
+
+
+def _between(first: Tensor, second: Tensor) -> Tensor:
+    """`distances`, for which a GPU takes far longer than for all differences of the numbers."""
+    if not first.is_cuda or first.numel() * second.shape[-2] < MIN_DIFFERENCES:
+        return distances(first, second)
+    return torch.linalg.vector_norm(first.unsqueeze(-2) - second.unsqueeze(-3), dim=-1)
 
 
 def vectors_of(inputs: Inputs) -> Tensor:

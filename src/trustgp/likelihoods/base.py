@@ -20,6 +20,7 @@ from ..tangents.sketch import OutputSketchMap, SketchMap
 from .prediction import Prediction
 
 FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
+COMMON = ("novelty", "expert", "valid", "_score", "_threshold", "_reference")  # fields; see `common_fields`
 PREFIX = "novelty."  # of the tensors of a file
 Mixes = list[tuple[Tensor, Tensor]]  # of each kernel: weights of the outputs, and those its experts serve
 Calibrations = tuple[Any, ...]  # of a likelihood: frozen dataclasses of float64 tensors, saved with the model
@@ -143,6 +144,17 @@ class Likelihood(ABC):
     ) -> Prediction:
         """The prediction for the user, from outputs [n] or [n, C] of the network and the experts' moments,
         valid rows (None: those with finite outputs), and scores of held-out rows."""
+
+    def later(
+        self,
+        outputs: Tensor,
+        latent: Callable[[], LatentPrediction],
+        calibrations: Any,
+        common: dict[str, Any],
+    ) -> dict[str, Callable[[], Prediction]]:
+        """Fields of a prediction that are computed when they are needed, as functions; `common` are its
+        `COMMON` fields."""
+        return {}
 
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:

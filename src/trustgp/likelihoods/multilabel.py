@@ -54,6 +54,7 @@ class LabelPrediction(Prediction):
         *("labels", "probabilities", "mean", "variance", "temperature", "entropy"),
         *("novelty", "score", "expert", "valid"),
     )
+    RECORDED: ClassVar[tuple[str, ...]] = ()
     EXPORTED: ClassVar[tuple[str, ...]] = ("probabilities", "labels")
 
     temperature: Tensor = field(kw_only=True)  # T of each row and label, float64, shape [n, C]

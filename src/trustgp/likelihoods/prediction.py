@@ -58,6 +58,7 @@ class Prediction(Batch):
         *("novelty", "expert", "valid"),
     )
     FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "_outputs", "temperature")
+    RECORDED: ClassVar[tuple[str, ...]] = ("usual_variance",)  # cached properties in a recording on a GPU
     EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file beside those of every model
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
@@ -322,6 +323,7 @@ class ClassPrediction(Prediction):
         *("novelty", "score", "expert", "valid"),
     )
 
+    RECORDED: ClassVar[tuple[str, ...]] = ("tempered_logits",)
     EXPORTED: ClassVar[tuple[str, ...]] = ("probabilities",)
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
@@ -350,7 +352,7 @@ class ClassPrediction(Prediction):
         p = self.probabilities
         return p.gather(1, self.classes[:, None]).squeeze(1) < p.amax(dim=1)
 
-    @property
+    @cached_property
     def tempered_logits(self) -> Tensor:
         """Logits of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -186,18 +187,25 @@ class Regression(Likelihood):
         reference: ReferenceScores | None = None,
     ) -> Prediction:
         """About the network's output; lazily, about the corrected mean, and without calibration."""
-        own, corrected, *_ = calibrations
+        own, *_ = calibrations
         measures, precision = self.measures(raw, outputs), wide(outputs.dtype)
         on_device = own.folded(measures.device, precision)[0]
         nearness, exponent = on_device.nearness(measures)
         score = self._score(measures, exponent)
         common = common_fields(outputs, raw, score, valid, reference)
 
-        def scaled(calibration: Calibration) -> Prediction:
-            return _about(outputs, raw, calibration, common)
-
-        later = {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
+        later = self.later(outputs, lambda: raw, calibrations, common)
         return _about(outputs, raw, own, common | later, nearness)
+
+    def later(
+        self, outputs: Tensor, latent: Callable[[], LatentPrediction], calibrations: Scales, common: Any
+    ) -> dict[str, Callable[[], Prediction]]:
+        own, corrected, *_ = calibrations
+
+        def scaled(calibration: Calibration) -> Prediction:
+            return _about(outputs, latent(), calibration, common)
+
+        return {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
 
 
 def _meant(outputs: int, targets: Tensor) -> str:
@@ -311,11 +319,7 @@ def _compared(rows: CalibrationRows, one: Calibration, other: Calibration) -> tu
 
 
 def _about(
-    outputs: Tensor,
-    raw: LatentPrediction,
-    calibration: Calibration,
-    common: dict[str, Any],
-    u: Tensor | None = None,
+    outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: Any, u: Tensor | None = None
 ) -> Prediction:
     """The distribution about the network's output, or about the corrected mean; `u`: of the rows [n]."""
     c, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
@@ -361,7 +365,9 @@ def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
     for name, value in blank.items():
         before: Any = getattr(prediction, name)
         changed[name] = torch.where(valid.reshape(-1, *[1] * (before.ndim - 1)), before, value)
-    return replace(prediction, **changed)
+    masked = replace(prediction, **changed)
+    vars(masked)["usual_variance"] = prediction.usual_variance
+    return masked
 
 
 def plain_calibration(calibration: Calibration) -> Calibration:

@@ -11,21 +11,26 @@ import torch
 from torch import Tensor
 
 NUM_DRAWS = 64
-_DRAWS: dict[int, Tensor] = {}  # by dimension
+_DRAWS: dict[tuple, Tensor] = {}  # by dimension, precision and device
 _UNIT_NOISE: dict[tuple, Tensor] = {}  # see `_unit_noise`
 
 
-def normal_draws(dim: int) -> Tensor:
-    """Quasi-random normal numbers, float64 [S, dim], the same everywhere: Sobol points and their negatives,
-    with mean 0 and covariance I to rounding."""
-    if dim in _DRAWS:
-        return _DRAWS[dim]
+def normal_draws(dim: int, like: Tensor | None = None) -> Tensor:
+    """Quasi-random normal numbers, float64 or `like` a tensor [S, dim], the same everywhere: Sobol points and
+    their negatives, with mean 0 and covariance I to rounding."""
+    key = (dim, torch.float64, torch.device("cpu")) if like is None else (dim, like.dtype, like.device)
+    if type(like) not in (Tensor, type(None)):  # of a trace: not kept
+        return normal_draws(dim).to(like)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    if key not in _DRAWS and like is not None:
+        _DRAWS[key] = normal_draws(dim).to(like)
+    if key in _DRAWS:
+        return _DRAWS[key]
     points = torch.quasirandom.SobolEngine(dim).draw(NUM_DRAWS // 2 + 1, dtype=torch.float64)[1:]
     draws = torch.special.ndtri(points)
     draws = torch.cat([draws, -draws])
     factor = torch.linalg.cholesky(draws.T @ draws / len(draws))
-    _DRAWS[dim] = torch.linalg.solve_triangular(factor, draws.T, upper=False).T.contiguous()
-    return _DRAWS[dim]
+    _DRAWS[key] = torch.linalg.solve_triangular(factor, draws.T, upper=False).T.contiguous()
+    return _DRAWS[key]
 
 
 def with_others(covariance: Tensor) -> Tensor:
@@ -40,7 +45,9 @@ def with_others(covariance: Tensor) -> Tensor:
     k = covariance.shape[1] + 1
     sums = covariance.sum(dim=2, keepdim=True)  # [n, k - 1, 1]
     total = sums.sum(dim=1, keepdim=True)
-    trace = (covariance * torch.eye(k - 1).to(covariance)).sum(dim=(1, 2), keepdim=True)
+    trace = (covariance * torch.eye(k - 1, dtype=covariance.dtype, device=covariance.device)).sum(
+        dim=(1, 2), keepdim=True
+    )
     corner = (trace - total / k) * ((1.0 + 1.0 / k) / (k - 1)) + total / k**2
     upper, lower = torch.cat([covariance, sums / k], dim=2), torch.cat([sums.mT / k, corner], dim=2)
     return torch.cat([upper, lower], dim=1)
@@ -85,7 +92,7 @@ def _mean_log_softmax(logits: Tensor, covariance: Tensor, *, others: bool) -> Te
 def _noise(covariance: Tensor, others: bool) -> Tensor:
     """The draws of all logits' noise [n, S, g]."""
     root = square_root(with_others(covariance) if others else covariance)
-    return torch.nn.functional.pad(normal_draws(root.shape[1]).to(root) @ root.mT, (1, 0))
+    return torch.nn.functional.pad(normal_draws(root.shape[1], root) @ root.mT, (1, 0))
 
 
 def _unit_noise(logits: Tensor, others: bool) -> Tensor:

@@ -26,6 +26,7 @@ from ..data.trees import (
     count,
     kinds,
     leaves,
+    moved,
     state_tensors,
     structure,
     take,
@@ -40,50 +41,17 @@ from ..likelihoods import Calibrations, Likelihood, Shape
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.prediction import Prediction
 from ..math.held_out import CalibrationRows
-from ..tangents.base import Features, TangentMap, Tangents
+from ..tangents.base import Features, Tangents
 from ..tangents.network import as_matrix, call, probe
-from ..tangents.outputs import StatedOutputs, log_variance, mean_of, members_of
+from ..tangents.outputs import StatedOutputs, mean_of, members_of
 from ..tangents.probes import Probes
+from .latent import SharedForward, predict_latent
+from .recording import Recordings
 
 MAX_CACHED_SHAPES = 64
 MAX_LINE = 110  # letters of a line that describes a model
 DATASET_ROWS = 1024  # of a Dataset, predicted at a time
 MAX_SHARED_BYTES = 2**24  # of explicit features that are computed together with the outputs
-
-
-class SharedForward:
-    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both. A
-    network may round otherwise while hooks watch its layers, such as in a fused attention: for inputs of a
-    new shape both passes are run and compared."""
-
-    def __init__(self) -> None:
-        self._dimensions: dict[tuple, int] = {}  # of the outputs, by the inputs' shapes; 0: they differ
-
-    def __call__(
-        self, network: nn.Module, tangents: TangentMap, inputs: Inputs
-    ) -> tuple[Any, Features | None]:
-        """The outputs of inputs on the network's device, and their features where they came with them."""
-        shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
-        ndim = self._dimensions.get(shapes)
-        explicit = tangents.num_columns(expert=False) is not None  # such features may be short
-        short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
-        if ndim == 0 or count(inputs) > max(chunk_rows(tangents), short):
-            return call(network, copied(inputs)), None
-        try:
-            features, watched = tangents.with_outputs(inputs)
-        except torch.OutOfMemoryError:  # of a GPU: elsewhere it is done in smaller chunks
-            return call(network, copied(inputs)), None
-        if ndim and watched is not None:
-            return (watched if ndim == 2 else watched[:, 0]), features
-        outputs = call(network, copied(inputs))
-        one_pass = ndim is None and tangents.network.one_pass
-        if one_pass and bool(torch.isfinite(outputs).all()):  # NaN equals nothing
-            if len(self._dimensions) >= MAX_CACHED_SHAPES:
-                self._dimensions.clear()
-            matrix = as_matrix(outputs)
-            same = watched is not None and watched.dtype == matrix.dtype and torch.equal(watched, matrix)
-            self._dimensions[shapes] = outputs.ndim if same else 0
-        return outputs, features
 
 
 @dataclass(frozen=True)
@@ -147,6 +115,16 @@ class ModelState:
         """The held-out scores, with the threshold, or the usual one where none was fitted."""
         return ReferenceScores.of(self.held_scores, self.threshold)
 
+    @cached_property
+    def recordings(self) -> Recordings:
+        """Predictions on a GPU that are replayed."""
+        return Recordings()
+
+    @cached_property
+    def device_calibrations(self) -> Calibrations:
+        """The calibrations where the network lies."""
+        return moved(self.calibrations, lambda tensor: tensor.to(self.device))
+
     @property
     def likelihood(self) -> Likelihood:
         return self.provenance.likelihood
@@ -204,6 +182,8 @@ def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
     try:
         with without_autocast(state.device.type):
             inputs = to_device(inputs, state.device)
+            if state.device.type == "cuda" and (recorded := state.recordings(state, inputs)) is not None:
+                return recorded
             outputs, features = state.forward(state.network, state.mixtures[0].tangents, inputs)
             return _predict_from_outputs(state, inputs, outputs, features)
     except (torch.OutOfMemoryError, MemoryError):
@@ -216,21 +196,6 @@ def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
             f"the model cannot predict {count(inputs)} rows of {', '.join(given)}: {error}. It was fitted on "
             f"rows of {', '.join(wanted)}; pass inputs of this shape and type."
         ) from error
-
-
-def predict_latent(
-    state: ModelState, inputs: Inputs, outputs: Tensor | StatedOutputs, features: Features | None = None
-) -> LatentPrediction:
-    """Experts and witness before calibration, for finite inputs and what the network returned for them;
-    `features` are those of the first kernel, where they are known."""
-    first, *others = state.mixtures
-    parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
-    raw, stated = LatentPrediction.cat(parts, dim=1), log_variance(outputs)
-    raw = raw if stated is None else replace(raw, log_stated=stated)
-    if state.witness is None:
-        return raw
-    witness = state.witness(to_device(inputs, state.device))
-    return replace(raw, **witness.opinion(as_matrix(outputs).double()))
 
 
 def predict_uncalibrated(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
@@ -307,7 +272,7 @@ def _predict_from_outputs(
         valid[valid.clone()] = sound
     latent = latent if len(latent.expert) == len(valid) else latent.spread(valid)
     return state.likelihood.prediction(
-        mean_of(outputs), latent, state.calibrations, valid, state.reference_scores
+        mean_of(outputs), latent, state.device_calibrations, valid, state.reference_scores
     )
 
 

@@ -6,14 +6,15 @@ For few rows of a small network most of the time is the overhead of hooks and au
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.torch_modes import readable
 from .network import TangentNetwork
 from .projections import Projections
 
@@ -36,7 +37,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = 2**18  # of gathered products that a CPU's cache holds
+CACHED_NUMBERS = {"cpu": 2**18, "cuda": 2**23}  # of gathered products, which a cache holds
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,18 @@ class LayerChain:
         return next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
 
     def __call__(
-        self, inputs: Tensor, signal: Tensor | Weights, beside: Mapping[int, Tensor]
+        self,
+        inputs: Tensor,
+        signal: Tensor | Weights,
+        beside: Mapping[int, Tensor],
+        constant: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
         """The inputs of all steps, and the outputs [n, C]; by position in the chain, each Linear layer's
         gradient for its output [n, K, o], and its product with the columns `beside` the weight.
 
         They are those of K mixes of the outputs: [1, K, C] for all rows, or a function of the outputs with
-        values [K, n, C]. What is the same for all rows, as behind the last function, is [1, K, o].
+        values [K, n, C]. What is the same for all rows, as behind the last function, is [1, K, o]; such
+        products may be given.
         """
         values, signals, first = [inputs], {}, self.first
         for one in self.steps:
@@ -83,7 +89,8 @@ class LayerChain:
             one: Any = self.steps[place]
             if type(one) is nn.Linear:
                 wide = 0 if place == first else one.in_features
-                product = signal @ beside[place]  # signals of the inputs, and their projections
+                product = constant.get(place)  # signals of the inputs, and their projections
+                product = signal @ beside[place] if product is None else product
                 signals[place], signal = (signal, product[..., wide:]), product[..., :wide]
             else:
                 around = (value[:, None] for value in values[place : place + 2])
@@ -153,22 +160,38 @@ class ChainRows:
         joined = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
         self.right, self.left = (place.to(entries.device)[indices] for place in joined)
         self.signs = None if bool((signs == 1).all()) else signs.flatten()
+        self.constant: dict[int, Tensor] = {}  # products behind the last function
+        signal = self.start
+        for place in reversed(range(chain.first, len(chain.steps))):
+            if type(chain.steps[place]) is not nn.Linear or not isinstance(signal, Tensor):
+                break
+            self.constant[place] = signal @ self.beside[place]
+            signal = self.constant[place][..., : chain.steps[place].in_features]
+        shapes = {one.shape for _, one, *_ in self.sides if one is not None}
+        self.rights = []  # layers whose projections have one shape, and these [g, i, k]
+        for shape in shapes:
+            lot = [(place, one) for place, one, *_ in self.sides if one is not None and one.shape == shape]
+            self.rights.append(([place for place, _ in lot], torch.stack([one for _, one in lot])))
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Feature rows [n, K * D], and outputs [n, C] as `strategies.layerwise` returns them."""
-        values, signals = self.chain(inputs, self.start, self.beside)
+        values, signals = self.chain(inputs, self.start, self.beside, self.constant)
         outputs, n = values[-1], inputs.shape[0]
         if self.chain.head is not None:
             outputs = torch.cat([outputs, values[self.chain.head]], dim=1)
-        given, back = [self.one.expand(n, 1)], []
+        given, back, thinned = [self.one.expand(n, 1)], [], {}
+        for layers, rights in self.rights:
+            products = torch.bmm(torch.stack([values[place] for place in layers]), rights)
+            thinned |= dict(zip(layers, products, strict=True))
         for place, right, thin, plain in self.sides:
-            given.append(values[place] if right is None else torch.mm(values[place], right))
+            given.append(values[place] if right is None else thinned[place])
             signal, projected = signals[place]
             back += [part.expand(n, -1, -1) for part, use in ((projected, thin), (signal, plain)) if use]
         both = torch.cat(given, dim=1), torch.cat(back, dim=2)
-        size = max(1, CACHED_NUMBERS // (back[0].shape[1] * self.left.shape[0]))
-        if not readable(inputs) or n <= size:
+        most = CACHED_NUMBERS.get(inputs.device.type, sys.maxsize)
+        size = max(1, most // (back[0].shape[1] * self.left.shape[0]))
+        if type(inputs) is not Tensor or n <= size:  # of a trace n is any number
             return self._products(*both), outputs
         parts = zip(*(one.split(size) for one in both), strict=True)
         return torch.cat([self._products(*part) for part in parts]), outputs

@@ -13,78 +13,147 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.chunking import gpu_share
-from ..data.trees import Inputs, count, leaves, rebuilt, structure
+from ..data.trees import Inputs, count, leaves, rebuilt, structure, take
 from .modules import tensors_in
 
 CALLS_BEFORE = 2  # calls of a shape before it is captured
 MAX_RECORDINGS, MAX_SHAPES = 8, 4096  # recordings, and shapes whose calls are counted
-MAX_PADDING = 2  # where outputs need not be exact, a recording of up to twice the rows serves, too
 MIN_GAIN = 2  # of a recording whose outputs are not exact, so that these take another pass
 MAX_ROUNDING_EPS = 1e3  # of features, in eps of the largest
 MASKS = (torch.bool, torch.uint8)
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
-Result = tuple[Tensor, Tensor | None]
-Work = Callable[[Inputs], Result]
 LOGGER = logging.getLogger("trustgp")
 _RECORDING = threading.Lock()  # one capture at a time in a process
+_OUTER = threading.local()  # whether a call is inside one that is recorded as a whole
+
+
+class Computed(NamedTuple):
+    """What a call returns; rows are the first dimension of all tensors."""
+
+    tensors: tuple[Tensor, ...]
+    outputs: Tensor | None  # of the network, which must be exact; None: not known
+    layout: Any = None  # whatever else describes the tensors
+
+
+Work = Callable[[Inputs], Computed]
 
 
 class Replay:
-    """A function of independent rows on a GPU: features [n, d] and outputs [n, C]."""
+    """A function of independent rows on a GPU. One of n rows is recorded for n, where that is a power of two
+    or a number that is called again and again, and else for the next power of two: rows are repeated."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work, tolerance: float | None = None) -> None:
+        self._work, self._tolerance = work, tolerance  # of tensors, over their largest; None: rounding
         self._calls: Counter[tuple] = Counter()
+        self._run: tuple[tuple, int] = ((), 0)  # the last key, and how often it came in succession
+        self._steady: set[tuple] = set()  # keys of other numbers of rows than powers of two
         self._seconds: dict[tuple, float] = {}  # of the last call
         self._recordings: OrderedDict[tuple, _Recording | None] = OrderedDict()  # None: cannot be captured
+        self._shared = _Shared()
 
     def __getstate__(self) -> dict:
-        return vars(Replay(self._work))  # recordings are not pickled
+        return vars(Replay(self._work, self._tolerance))  # recordings are not pickled
 
-    def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Result:
+    def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Computed:
         """The function of inputs on the GPU, with `size` bytes of working memory a row; with `exact`, outputs
-        are exact to the bit, or None; else rows may be padded."""
-        key = _key(inputs)
+        are exact to the bit, or None."""
+        if getattr(_OUTER, "active", False):
+            return self._work(inputs)
+        n, key = count(inputs), self._padded_key(_key(inputs))
         recording = self._recordings.get(key)
-        if recording is None:
-            if len(self._calls) >= MAX_SHAPES:
-                self._calls.clear()
-            self._calls[key] += 1
-            recording = None if exact else self._larger(key)
-        if recording is not None and recording.gain > (1 if recording.exact or not exact else MIN_GAIN):
-            features, outputs = recording.play(inputs)
-            return features, outputs if recording.exact or not exact else None
+        if recording is not None:
+            same = not exact or (recording.exact and n == key[0])
+            if recording.gain > (1 if same else MIN_GAIN):
+                result = recording.play(inputs)
+                return result if same else result._replace(outputs=None)
+        if len(self._calls) >= MAX_SHAPES:
+            self._calls.clear()
+        self._calls[key] += 1
         calls, memory = self._calls[key], gpu_share(leaves(inputs)[0].device)
         if calls < CALLS_BEFORE or key in self._recordings or key[0] * size > memory:
             return self._work(inputs)
-        if calls == CALLS_BEFORE:
-            result, self._seconds[key] = _timed(partial(self._work, inputs))
-            return result
+        _OUTER.active = True
+        try:
+            if calls == CALLS_BEFORE:
+                result, self._seconds[key] = _timed(partial(self._work, inputs))
+                return result
+            return self._record(key, inputs, size, memory)
+        finally:
+            _OUTER.active = False
+
+    def _padded_key(self, key: tuple) -> tuple:
+        """The key of the recording that serves these rows."""
+        n, (last, times) = key[0], self._run
+        self._run = key, times + 1 if key == last else 1
+        if n & (n - 1) and key not in self._steady:
+            if self._run[1] <= CALLS_BEFORE or len(self._steady) >= MAX_RECORDINGS:
+                return 1 << n.bit_length(), *key[1:]
+            self._steady.add(key)
+        return key
+
+    def _record(self, key: tuple, inputs: Inputs, size: int, memory: int) -> Computed:
+        rows = torch.arange(key[0]) % (n := count(inputs))
+        given = inputs if n == key[0] else take(inputs, rows)
         with _RECORDING:
             sizes = [k[0] if one else 0 for k, one in self._recordings.items()]
-            while sizes and (len(sizes) >= MAX_RECORDINGS or sum(sizes) + key[0] > memory // size):
+            while sizes and (len(sizes) >= 2 * MAX_RECORDINGS or sum(sizes) + key[0] > memory // size):
                 self._recordings.popitem(last=False)
                 sizes.pop(0)
-            recording, result = _record(self._work, inputs, self._seconds.get(key, math.inf))
+            if not any(self._recordings.values()):
+                self._shared.pool = None  # memory is released with the last recording
+            seconds = self._seconds.get(key, math.inf)
+            recording, result = _record(self._work, given, seconds, self._tolerance, self._shared)
             self._recordings[key] = recording
-        return result
+        if n == key[0]:
+            return result
+        return Computed(tuple(one[:n] for one in result.tensors), None, result.layout)
 
-    def _larger(self, key: tuple) -> _Recording | None:
-        """The smallest recording with at least these rows; one of many more rows only in the first calls."""
-        limit = MAX_PADDING * key[0] if self._calls[key] > CALLS_BEFORE else math.inf
-        pairs = list(self._recordings.items())  # another thread may add to them
-        fit = {k[0]: one for k, one in pairs if one and k[1:] == key[1:] and key[0] <= k[0] <= limit}
-        return fit[min(fit)] if fit else None
+
+class Branch:
+    """What is computed inside, up to `join`, does not depend on what follows: in a capture a branch of its
+    own."""
+
+    def __init__(self, device: torch.device) -> None:
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._side = torch.cuda.Stream() if capturing else None
+        self._within = nullcontext() if self._side is None else torch.cuda.stream(self._side)
+
+    def __enter__(self) -> Branch:
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream())
+        self._within.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._within.__exit__(*error)
+
+    def join(self) -> None:
+        """Its results may be used from now on."""
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+
+
+class _Shared:
+    """What the recordings of one function have in common: they are played one after another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pool: Any = None  # of memory
+        self.played: torch.cuda.Event | None = None
+
+    def __reduce__(self) -> Any:
+        return _Shared, ()
 
 
 @dataclass(frozen=True)
@@ -93,22 +162,24 @@ class _Recording:
 
     graph: torch.cuda.CUDAGraph
     inputs: Inputs
-    result: tuple[Tensor, Tensor | None]
-    lock: threading.Lock
-    played: torch.cuda.Event
+    result: Computed
+    shared: _Shared
     exact: bool = True  # whether outputs are the same to the bit: a capture may use other kernels
     gain: float = 0.0  # speedup
 
-    def play(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        n, stream = count(inputs), torch.cuda.current_stream()
-        with self.lock:
-            stream.wait_event(self.played)  # another thread's stream may still read the results
+    def play(self, inputs: Inputs) -> Computed:
+        n, stream, shared = count(inputs), torch.cuda.current_stream(), self.shared
+        with shared.lock:
+            if shared.played is not None:  # another thread's stream may still read the results
+                stream.wait_event(shared.played)
             for buffer, given in zip(leaves(self.inputs), leaves(inputs), strict=True):
-                buffer[:n].copy_(given)
+                (buffer if n == len(buffer) else buffer[:n]).copy_(given)
             self.graph.replay()
-            features, outputs = self.result
-            result = features[:n].clone(), None if outputs is None else outputs[:n].clone()
-            self.played.record(stream)
+            tensors, outputs, layout = self.result
+            copies = tuple(one[:n].clone() for one in tensors)
+            result = Computed(copies, None if outputs is None else outputs[:n].clone(), layout)
+            shared.played = shared.played or torch.cuda.Event()
+            shared.played.record(stream)
         return result
 
 
@@ -120,28 +191,45 @@ def _key(inputs: Inputs) -> tuple:
     return count(inputs), str(tensors[0].device), structure(inputs), *kinds, *settings
 
 
-def _record(work: Work, inputs: Inputs, taken: float) -> tuple[_Recording | None, Result]:
+def _record(
+    work: Work, inputs: Inputs, taken: float, tolerance: float | None, shared: _Shared
+) -> tuple[_Recording | None, Computed]:
     """The recording, or None where capture fails, and the result of the work, which took so many seconds."""
     with _Watch() as watch:
         result = work(inputs)
     if watch.operations:
-        LOGGER.debug("no CUDA graph of calls with few rows: the network uses %s", watch.operations[0])
+        LOGGER.info("no CUDA graph of calls with few rows: the network uses %s", watch.operations[0])
         return None, result
     buffers = rebuilt(inputs, iter([leaf.clone() for leaf in leaves(inputs)]))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
+    shared.pool = shared.pool or torch.cuda.graph_pool_handle()
+    options: Any = {"pool": shared.pool, "stream": stream, "capture_error_mode": "thread_local"}
     try:
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with shared.lock, torch.cuda.graph(graph, **options):
             recorded = work(buffers)
-    except RuntimeError:  # OutOfMemoryError is one
+    except RuntimeError as error:  # OutOfMemoryError is one
+        LOGGER.info("no CUDA graph of calls with %d rows: %s", count(inputs), error)
+        shared.pool = None  # it is not usable after an error
         return None, result
-    recording = _Recording(graph, buffers, recorded, threading.Lock(), torch.cuda.Event())
+    recording = _Recording(graph, buffers, recorded._replace(layout=result.layout), shared)
     again, played = _timed(partial(recording.play, inputs))
-    allowed = MAX_ROUNDING_EPS * torch.finfo(result[0].dtype).eps * result[0].abs().max()
-    if not bool(((result[0] - again[0]).abs() <= allowed).all()):  # the order of sums on a GPU is not fixed
+    if not all(_close(*pair, tolerance) for pair in zip(result.tensors, again.tensors, strict=True)):
+        LOGGER.info("no CUDA graph of calls with %d rows: it computes something else", count(inputs))
         return None, result
-    exact = result[1] is None or torch.equal(result[1], again[1])
-    return replace(recording, exact=exact, gain=taken / played), result
+    same = result.outputs is None or torch.equal(result.outputs, again.outputs)
+    return replace(recording, exact=same, gain=taken / played), result
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float | None) -> bool:
+    """Whether both are the same up to rounding: the order of sums on a GPU is not fixed."""
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    allowed = MAX_ROUNDING_EPS * torch.finfo(one.dtype).eps * one.abs().max()
+    if tolerance is not None:  # columns have units of their own
+        allowed = tolerance * one.abs().amax(dim=0)
+    same = (one == other) | (one.isnan() & other.isnan())
+    return bool((same | ((one - other).abs() <= allowed)).all())
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

@@ -19,7 +19,7 @@ from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_io import hidden_rows
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
-from .replay import Replay
+from .replay import Computed, Replay
 
 METHODS = ("magnitude", "taylor")  # of ranking parameters
 MAX_REPEATED = 16  # few rows are repeated for each output, so that one backward pass serves all
@@ -123,7 +123,7 @@ class GradientMap(TangentMap):
 
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix, gradients)
-        self._replay, self._most = Replay(self._compute), 0
+        self._replay, self._most = Replay(self._work), 0
         self._chain_features: tuple[torch.device, ChainRows | None] | None = None
 
     @abstractmethod
@@ -160,7 +160,7 @@ class GradientMap(TangentMap):
         return features, outputs if self.network.one_pass else None
 
     def release_buffers(self) -> None:
-        self._replay = Replay(self._compute)
+        self._replay = Replay(self._work)
 
     @torch.inference_mode(False)  # the user may predict in it
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -171,7 +171,8 @@ class GradientMap(TangentMap):
             if self.network.device.type != "cuda" or self.separately_differentiated:
                 yield self._compute(chunk)
             elif self.network.recording:
-                yield self._replay(to_device(chunk, self.network.device), row, exact=exact)
+                result = self._replay(to_device(chunk, self.network.device), row, exact=exact)
+                yield result.tensors[0], result.outputs
             else:
                 yield self._padded(chunk)
 
@@ -209,6 +210,10 @@ class GradientMap(TangentMap):
         cpu, contrasts = self.network.device.type == "cpu", self.gradients.top > 1
         most = MAX_REPEATED // self.gradients.num_mixed
         return min(1, most) if cpu and contrasts else most if cpu or contrasts else 0
+
+    def _work(self, inputs: Inputs) -> Computed:
+        rows, outputs = self._compute(inputs)
+        return Computed((rows,), outputs)
 
     def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:

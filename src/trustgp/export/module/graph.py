@@ -196,7 +196,7 @@ class Graph(nn.Module):
         self.network = model.network
         self.mixtures = nn.ModuleList(GraphMixture(m, example, plain=plain) for m in model.mixtures)
         self.witness = None if model.witness is None else GraphWitness(model.witness)
-        self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
+        self.likelihood, self.calibrations = model.origin.likelihood, model.state.device_calibrations
         _ = answers_of(model.predict(example), threshold=False)  # fills the caches before the trace
         self.reference_scores = None if model.novelty_threshold is None else model.state.reference_scores
 
