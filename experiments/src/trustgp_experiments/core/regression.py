@@ -148,7 +148,7 @@ def score_methods(
         try:
             for fitted in fit_methods(bundle, [name]):
                 scores[name] = score_method(fitted, tests, bundle.device, bundle.validation[0])
-        except (ValueError, ArithmeticError, ImportError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+        except (ValueError, ArithmeticError, ImportError, RuntimeError) as error:  # LinAlgError, no memory
             failed[name] = str(error)
     return scores, failed
 
