@@ -10,10 +10,18 @@ from torch import nn
 from zoo import make
 
 import trustgp
+from trustgp.state import recording
 from trustgp.tangents.replay import CALLS_BEFORE, Replay, _Watch
 from trustgp.tangents.sketch import Sketch
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def whole_predictions(monkeypatch):
+    monkeypatch.setattr(recording, "ENABLED", True)
+
+
 SYNCHRONISING = {
     "a number": lambda x: x * float(x.sum()),
     "a choice": lambda x: x if x.sum() > 0 else -x,

@@ -57,9 +57,9 @@ class LastLayers(TorchFunctionMode):
         result, kind = func(*args, **(kwargs or {})), LAYERS.get(func)
         given = {} if kind is None else {**dict(zip(kind.arguments, args, strict=False)), **(kwargs or {})}
         inputs = given.get("input")
-        weighted = isinstance(given.get("weight"), nn.Parameter) and isinstance(inputs, Tensor)
-        if kind and kind.mixes and weighted and inputs.ndim > 1 and inputs.is_floating_point():
-            second = kind.channels == 1
+        weighted = kind is not None and kind.mixes and isinstance(given.get("weight"), nn.Parameter)
+        if weighted and isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.is_floating_point():
+            second = kind is not None and kind.channels == 1
             self.inputs[inputs.ndim] = (inputs.movedim(1, -1) if second else inputs), second
             self.last = inputs.ndim
         return result
