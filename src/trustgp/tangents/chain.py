@@ -30,7 +30,8 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
     nn.Sigmoid: lambda m, g, z, a: aten.sigmoid_backward(g, a),
     nn.SiLU: lambda m, g, z, a: aten.silu_backward(g, z),
     nn.Mish: lambda m, g, z, a: aten.mish_backward(g, z),
-    nn.GELU: lambda m, g, z, a: aten.gelu_backward(g, z, approximate=m.approximate),
+    # oneDNN's kernel does not broadcast
+    nn.GELU: lambda m, g, z, a: aten.gelu_backward(*torch.broadcast_tensors(g, z), approximate=m.approximate),
     nn.Softplus: lambda m, g, z, a: aten.softplus_backward(g, z, m.beta, m.threshold),
     nn.LeakyReLU: lambda m, g, z, a: aten.leaky_relu_backward(g, z, m.negative_slope, False),
     nn.ELU: lambda m, g, z, a: aten.elu_backward(g, m.alpha, 1, 1, False, z),

@@ -332,8 +332,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
         if select_named(network, outputs):  # as networks of Hugging Face return it
             outputs = probe(network, inputs, "training")
         if isinstance(outputs, Tensor) and outputs.ndim > 2:
-            what = f"the network returned {tuple(outputs.shape)}; a tensor [n] or [n, C] is needed."
-            raise DenseOutputError(what)
+            raise DenseOutputError(f"the network returned {tuple(outputs.shape)}, not [n] or [n, C].")
         if as_matrix(outputs).shape[0] != n:
             given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
             raise ValueError(f"{given}; one a row is needed.")
@@ -387,11 +386,14 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
 
     if not close(outputs_at(every), outputs, strict):
         raise ValueError("the network is not deterministic: call network.eval() and switch sampling off.")
-    ends = torch.where(every < len(every) / 2, 0, len(every) - 1)  # copies of the first row and of the last
-    same = close(outputs_at(ends)[[0, -1]], outputs[[0, -1]], strict)
-    for row in {0, len(every) - 1}:
+    last = len(every) - 1
+    # copies of the first row and of the last, in one batch unless that is the batch of two rows itself
+    batches = [every * 0, every * 0 + 1] if last == 1 else [torch.where(every < len(every) / 2, 0, last)]
+    ends = [(outputs_at(rows)[k], k) for rows in batches for k in (0, last) if rows[k] == k]
+    same = all(close(given, outputs[k], strict) for given, k in ends)
+    for row in {0, last}:
         if not (same and close(outputs_at(every[row : row + 1])[0], outputs[row], MAX_RELATIVE_CHANGE)):
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
-            hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
+            hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]." * flat
             what = "the network's output for a row depends on the other rows (batch statistics?)"
-            raise ValueError(f"{what}; call network.eval().{hint if flat else ''}")
+            raise ValueError(f"{what}; call network.eval().{hint}")

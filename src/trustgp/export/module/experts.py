@@ -174,7 +174,7 @@ class SpanExperts(nn.Module):
         assert mixture.stack is not None
         self.mixture, self.stack, self.experts = mixture, mixture.stack, None
         if not plain:
-            zeros = moved(first_solved(mixture).truncate(0), torch.zeros_like)
+            zeros = moved(first_solved(mixture).truncate(1), torch.zeros_like)  # ONNX reshapes no empty ones
             posteriors = [zeros if e.failed else e.posterior for e in mixture.experts]
             example = self.stack.basis[0, :, :1].T.contiguous()
             self.experts = Chosen([SpanExpert(posterior) for posterior in posteriors], [example])
@@ -182,11 +182,8 @@ class SpanExperts(nn.Module):
     def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
         """Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B], [n, 1] or None."""
         kept = self.stack.select(features, labels)
-        moments = (
-            None
-            if self.experts is None
-            else LatentMoments(*self.experts(labels, kept.rows[:, None].to(self.stack.basis.dtype)))
-        )
+        rows = kept.rows[:, None].to(self.stack.basis.dtype)
+        moments = None if self.experts is None else LatentMoments(*self.experts(labels, rows))
         return self.mixture.stacked(features, labels, moments)
 
 
