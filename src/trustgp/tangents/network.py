@@ -332,7 +332,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
         if select_named(network, outputs):  # as networks of Hugging Face return it
             outputs = probe(network, inputs, "training")
         if isinstance(outputs, Tensor) and outputs.ndim > 2:
-            raise DenseOutputError(f"the network returned {tuple(outputs.shape)}, not [n] or [n, C].")
+            raise DenseOutputError(f"the network returned {tuple(outputs.shape)}; [n] or [n, C] is needed.")
         if as_matrix(outputs).shape[0] != n:
             given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
             raise ValueError(f"{given}; one a row is needed.")
