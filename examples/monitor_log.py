@@ -1,20 +1,21 @@
 """A monitor over a recorded log: joint positions and velocities in, torques with error bars out.
 
-    python examples/monitor_log.py [--log BAG_OR_MCAP] [--storage sqlite3|mcap|json] [--out annotated]
+    python examples/monitor_log.py [--log BAG_OR_MCAP] [--out judged]
 
 Without --log it records the simulated arm first: slow motions as in training, a broken sensor, fast motions.
-It writes the log again with a topic /trustgp/verdict, and a plot. It needs no ROS, but two extras:
+It writes the verdicts as lines of JSON, and a plot. It needs no ROS, but two extras:
 pip install "trustgp[logs,plots]".
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
+from mcap.writer import Writer
 from torch import Tensor, nn
 
 import trustgp
@@ -53,16 +54,22 @@ def trained(inputs: Tensor, targets: Tensor, *, width: int, steps: int) -> nn.Mo
     return network.eval()
 
 
-def recording(count: int) -> Iterator[logs.JointState]:
+def record(path: Path, count: int, topic: str) -> None:
     """Slow motion, then fast motion; in between the second joint's sensor is broken for a while."""
     parts = [rows(count // 2, "slow", seed=7), rows(count - count // 2, "fast", seed=8)]
     inputs, targets = (torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
     inputs[count // 4 : count // 4 + 20, 1] = np.nan
     order = np.arange(7)[::-1]  # as some drivers do: not in the order of the kinematic chain
-    names = tuple(JOINTS[joint] for joint in order)
-    for number, (row, torque) in enumerate(zip(inputs, targets, strict=True)):
-        time = 10**18 + number * 10**9 // RATE
-        yield logs.JointState(time, names, row[:7][order], row[7:][order], torque[order])
+    with open(path, "wb") as file:
+        writer = Writer(file)
+        writer.start()
+        channel = writer.register_channel(topic, "json", schema_id=0)
+        for number, (row, torque) in enumerate(zip(inputs, targets, strict=True)):
+            values = {"position": row[:7][order], "velocity": row[7:][order], "effort": torque[order]}
+            message = {name: [None if np.isnan(v) else v for v in value] for name, value in values.items()}
+            data = json.dumps({"name": [JOINTS[joint] for joint in order], **message}).encode()
+            writer.add_message(channel, 10**18 + number * 10**9 // RATE, data, 0)
+        writer.finish()
 
 
 def plot(
@@ -105,8 +112,7 @@ def main(arguments: list[str] | None = None) -> trustgp.UncertaintyModel:
         "--log", type=Path, help="a ROS 2 bag or an MCAP file of an arm with these seven joints"
     )
     parser.add_argument("--topic", default="/joint_states")
-    parser.add_argument("--storage", default="mcap", choices=["sqlite3", "mcap", "json"])
-    parser.add_argument("--out", type=Path, default=Path("annotated"), help="a folder, made if need be")
+    parser.add_argument("--out", type=Path, default=Path("judged"), help="a folder, made if need be")
     parser.add_argument("--rows", type=int, default=6000, help="to train on")
     parser.add_argument("--messages", type=int, default=2000, help="to record")
     parser.add_argument("--width", type=int, default=64)
@@ -114,30 +120,24 @@ def main(arguments: list[str] | None = None) -> trustgp.UncertaintyModel:
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     log = options.log
-    suffix = ".mcap" if options.storage == "json" else ""
     if log is None:
-        log = options.out / f"recorded{suffix}"
-        logs.record(log, recording(options.messages), storage=options.storage, topic=options.topic)
+        log = options.out / "recorded.mcap"
+        record(log, options.messages, options.topic)
 
     inputs, targets = rows(options.rows, "slow", seed=0, every=10)
     network = trained(inputs, targets, width=options.width, steps=options.steps)
     model = trustgp.fit(network, (inputs, targets), validation=rows(1000, "slow", seed=1, every=20))
     monitor = trustgp.Monitor(model, window=RATE)  # statistics of the last second
 
-    states: list[logs.JointState] = []
-    verdicts: list[trustgp.Verdict] = []
-
-    def judge(state: logs.JointState) -> dict:
-        states.append(state)
-        verdicts.append(monitor(np.concatenate([state.position, state.velocity])))
-        return verdicts[-1].as_dict()
-
-    made = options.out / f"annotated{'' if log.is_dir() else '.mcap'}"
-    count = logs.annotate(log, made, judge, topic=options.topic, joints=JOINTS)
+    states = list(logs.joint_states(log, topic=options.topic, joints=JOINTS))
+    verdicts = [monitor(np.concatenate([state.position, state.velocity])) for state in states]
+    made = options.out / "verdicts.jsonl"
+    with open(made, "w") as file:
+        file.writelines(json.dumps(verdict.as_dict()) + "\n" for verdict in verdicts)
     plot(options.out / "monitor.png", states, verdicts, monitor.threshold)
     print(monitor)
     shares = ", ".join(f"{name} {share:.0%}" for name, share in monitor.summary()["shares"].items())
-    print(f"{count} messages: {shares}; largest novelty score {monitor.summary()['largest_score']:.3g}")
+    print(f"{len(states)} messages: {shares}; largest novelty score {monitor.summary()['largest_score']:.3g}")
     print(f"wrote {made} and {options.out / 'monitor.png'}")
     return model
 

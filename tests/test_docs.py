@@ -25,7 +25,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     try:
         exec(compile(code, str(page), "exec"), names)
     except ImportError as error:
-        if error.name not in ("transformers", "pandas", "polars") and "pip install" not in str(error):
+        if error.name not in ("transformers", "pandas", "polars", "mcap") and "pip install" not in str(error):
             raise
         pytest.skip(f"the page needs an optional package: {error}")
     assert not code or "model" in names

@@ -6,9 +6,12 @@ be used: ok, uncertain, novel, or invalid input. ROS is not needed.
 
 # %%
 # **The network** gives torques from positions and velocities. It knows slow motions only.
+import json
+
 import numpy as np
 import torch
 from matplotlib import pyplot
+from mcap.writer import Writer
 from torch import nn
 
 import trustgp
@@ -39,23 +42,22 @@ joints = tuple(f"joint{number}" for number in range(1, 8))
 parts = [rows(400, "slow", seed=7), rows(400, "fast", seed=8)]
 states, torques = (torch.cat(part).double().numpy() for part in zip(*parts, strict=True))
 states[200:220, 1] = np.nan
-messages = (
-    logs.JointState(10**7 * number, joints, row[:7], row[7:], torque)
-    for number, (row, torque) in enumerate(zip(states, torques, strict=True))
-)
-logs.record("recorded.mcap", messages, storage="json")
+with open("recorded.mcap", "wb") as file:
+    writer = Writer(file)
+    writer.start()
+    channel = writer.register_channel("/joint_states", "json", schema_id=0)
+    for number, (row, torque) in enumerate(zip(states, torques, strict=True)):
+        fields = {"position": row[:7], "velocity": row[7:], "effort": torque}
+        numbers = {name: [None if np.isnan(v) else v for v in values] for name, values in fields.items()}
+        writer.add_message(channel, 10**7 * number, json.dumps({"name": joints, **numbers}).encode(), 0)
+    writer.finish()
 
 # %%
-# **Judge it**: the copy has one more topic, `/trustgp/verdict`.
-monitor, verdicts = trustgp.Monitor(model, window=100), []
-
-
-def judge(state):
-    verdicts.append(monitor(np.concatenate([state.position, state.velocity])))
-    return verdicts[-1].as_dict()
-
-
-count = logs.annotate("recorded.mcap", "judged.mcap", judge, joints=joints)
+# **Judge it**, one message after another.
+monitor = trustgp.Monitor(model, window=100)
+messages = logs.joint_states("recorded.mcap", joints=joints)
+verdicts = [monitor(np.concatenate([state.position, state.velocity])) for state in messages]
+count = len(verdicts)
 print(count, "messages:", {name: f"{share:.0%}" for name, share in monitor.summary()["shares"].items()})
 
 # %%

@@ -1,5 +1,5 @@
-"""Recorded logs, ROS 2 bags and MCAP files: joint states out of them, accelerations, verdicts into a copy."""
+"""Recorded logs, ROS 2 bags and MCAP files: joint states and accelerations."""
 
-from .monitor.logs import Differentiator, JointState, LogError, accelerations, annotate, joint_states, record
+from .monitor.logs import Differentiator, JointState, LogError, accelerations, joint_states
 
-__all__ = ["Differentiator", "JointState", "LogError", "accelerations", "annotate", "joint_states", "record"]
+__all__ = ["Differentiator", "JointState", "LogError", "accelerations", "joint_states"]

@@ -1,6 +1,6 @@
 """Joint states from recorded logs, ROS 2 bags and MCAP files, without ROS: `pip install "trustgp[logs]"`."""
 
-from .annotate import annotate, joint_states, record
 from .joint_state import Differentiator, JointState, LogError, accelerations
+from .reader import joint_states
 
-__all__ = ["Differentiator", "JointState", "LogError", "accelerations", "annotate", "joint_states", "record"]
+__all__ = ["Differentiator", "JointState", "LogError", "accelerations", "joint_states"]

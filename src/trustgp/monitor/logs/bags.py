@@ -1,20 +1,18 @@
-"""ROS 2 bags, folders with SQLite or MCAP files: rosbags opens and writes them, memory is bounded here."""
+"""ROS 2 bags, folders with SQLite or MCAP files: rosbags opens them, memory is bounded here."""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import closing
 from pathlib import Path, PurePath
 from typing import Any
 
 from .joint_state import JointState, LogError
 from .mcap_files import MAX_RECORD_BYTES, checked, mcap_channels, mcap_messages, unpack
-from .ros_types import TEXT_TYPE, needed, read_cdr, serialize, state_message, typestore
+from .ros_types import needed, read_cdr
 
-FORMAT = 8  # of a new bag; ROS 2 Jazzy and later read it
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
 LONGEST = "SELECT max(length(data)) FROM messages"
 MESSAGES = "SELECT name, timestamp, data FROM messages m LEFT JOIN topics t ON t.id = topic_id ORDER BY m.id"
@@ -87,37 +85,3 @@ def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
     storage, names = fields["storage_identifier"], fields["relative_file_paths"]
     files = [path / PurePath(name).name for name in names] if storage == "mcap" else []
     return storage, {file: mcap_channels(file) for file in files}  # reads it all
-
-
-class BagWriter:
-    """A new bag, by rosbags' writer."""
-
-    encode_text, encode_state = staticmethod(partial(serialize, TEXT_TYPE)), staticmethod(state_message)
-
-    def __init__(self, writer: Any) -> None:
-        self._types, self._writer = typestore(), writer
-        self.write = self.copy_message = writer.write  # channel, time, bytes
-
-    @classmethod
-    @contextmanager
-    def opened(cls, path: Path, storage: str) -> Iterator[BagWriter]:
-        """In a folder, which must not exist; the storage is "sqlite3" or "mcap"."""
-        bags = needed("rosbags.rosbag2")
-        with bags.Writer(path, version=FORMAT, storage_plugin=bags.StoragePlugin[storage.upper()]) as writer:
-            yield cls(writer)
-
-    def copy_channel(self, channel: Any) -> Any:
-        options: dict[str, Any] = {"offered_qos_profiles": channel.ext.offered_qos_profiles}
-        if channel.msgdef.data and channel.digest:
-            options |= {"msgdef": channel.msgdef.data, "rihs01": channel.digest}
-        elif channel.msgtype in self._types.fielddefs:
-            options |= {"typestore": self._types}
-        else:  # an old bag without the definitions of its types
-            options |= {"msgdef": "", "rihs01": "RIHS01_" + 64 * "0"}
-        return self._writer.add_connection(channel.topic, channel.msgtype, **options)
-
-    def copy_rest(self, reader: BagReader) -> None:
-        """A bag holds nothing but messages."""
-
-    def add_topic(self, topic: str, kind: str) -> Any:
-        return self._writer.add_connection(topic, kind, typestore=self._types)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,12 +93,6 @@ class JointState:
         numbers = {name: np.full_like(getattr(self, name), np.nan) for name in FIELDS}
         return replace(self, time=time, stamp=None, reason=reason, **numbers)
 
-    def plain(self) -> dict[str, Any]:
-        """As a message in JSON; NaN becomes null."""
-        numbers = {f: [v if math.isfinite(v) else None for v in getattr(self, f).tolist()] for f in FIELDS}
-        stamp = dict(zip(("sec", "nanosec"), ros_time(self.measured), strict=True))
-        return {"header": {"stamp": stamp, "frame_id": ""}, "name": list(self.names), **numbers}
-
 
 class Clock:
     """Finds jumps in the times of consecutive messages.
@@ -127,11 +120,6 @@ def listed(names: Sequence[str]) -> str:
     """Names for an error, a limited number of them."""
     more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
     return ", ".join(names[:MAX_LISTED_NAMES]) + more
-
-
-def ros_time(time: int) -> tuple[int, int]:
-    """Seconds and nanoseconds of a ROS message, the nearest ones that it can hold."""
-    return divmod(min(max(time, 0), 2**31 * SECOND - 1), SECOND)
 
 
 def _numbers(values: Any, where: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""MCAP files, read and written by mcap; the size of each record and of each unpacked chunk is bounded.
+"""MCAP files, read by mcap; the size of each record and of each unpacked chunk is bounded.
 
 Joint states are in JSON, or in CDR as ROS 2 writes them. The summary at the end of a file is not used: its
 index may differ from the data.
@@ -6,23 +6,19 @@ index may differ from the data.
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from .joint_state import MAX_STATE_BYTES, JointState, LogError
-from .ros_types import DIAGNOSTICS_TYPE, ROS_TYPE, TEXT_TYPE, needed, read_cdr, typestore
+from .ros_types import ROS_TYPE, needed, read_cdr
 
 MAX_RECORD_BYTES = 64 * 2**20  # of a record, and of an unpacked chunk
 JSON = "json"
-TITLES = {TEXT_TYPE: "trustgp.Verdict", ROS_TYPE: "sensor_msgs.JointState"}  # JSON in place of ROS types
-SCHEMAS = {TEXT_TYPE: {"status": {"type": "string"}}, ROS_TYPE: {"name": {"type": "array"}}}
 
 
 class _Source:
@@ -123,8 +119,6 @@ def mcap_messages(path: Path, channels: dict[int, Any]) -> Iterator[tuple[Any, i
 class McapReader:
     """The messages of a file, in their order."""
 
-    storage = JSON
-
     def __init__(self, path: Path) -> None:
         self.path, self._channels = path, mcap_channels(path)
         self.channels = list(self._channels.values())
@@ -145,54 +139,3 @@ def checked(data: Any, time: int, path: Path) -> bytes:
     if len(data) > MAX_STATE_BYTES:
         raise LogError(f"{path}: the message at {time} ns has {len(data)} bytes; at most {MAX_STATE_BYTES}.")
     return data
-
-
-class McapWriter:
-    """A new file, by mcap's writer."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    @classmethod
-    @contextmanager
-    def opened(cls, path: Path) -> Iterator[McapWriter]:
-        """An existing file is overwritten."""
-        module = needed("mcap.writer")
-        with open(path, "wb") as file:
-            writer = module.Writer(file, compression=module.CompressionType.NONE)
-            writer.start(library="trustgp")
-            yield cls(writer)
-            writer.finish()
-
-    def copy_channel(self, channel: Any) -> int:
-        schema, register, encoding = channel.schema, self._writer.register_schema, channel.message_encoding
-        number = 0 if schema is None else register(schema.name, schema.encoding, schema.data)
-        return self._writer.register_channel(channel.topic, encoding, number, channel.metadata)
-
-    def copy_message(self, channel: int, time: int, record: Any) -> None:
-        self._writer.add_message(channel, time, record.data, record.publish_time, record.sequence)
-
-    def copy_rest(self, reader: McapReader) -> None:
-        """Attachments and metadata."""
-        for item in mcap_records(reader.path, "Attachment", "Metadata"):
-            if type(item).__name__ == "Metadata":
-                self._writer.add_metadata(item.name, item.metadata)
-            else:
-                times = item.create_time, item.log_time
-                self._writer.add_attachment(*times, item.name, item.media_type, item.data)
-
-    def add_topic(self, topic: str, kind: str) -> int:
-        """A topic of messages in JSON; diagnostics are in CDR, for the tools that display them."""
-        if kind == DIAGNOSTICS_TYPE:
-            fields = typestore().generate_msgdef(kind, ros_version=2)[0]  # in the language of ROS 2
-            number = self._writer.register_schema(kind, "ros2msg", fields.encode())
-            return self._writer.register_channel(topic, "cdr", number)
-        schema = {"type": "object", "title": TITLES[kind], "properties": SCHEMAS[kind]}
-        number = self._writer.register_schema(TITLES[kind], "jsonschema", json.dumps(schema).encode())
-        return self._writer.register_channel(topic, JSON, number)
-
-    def write(self, channel: int, time: int, data: bytes) -> None:
-        self._writer.add_message(channel, time, data, time)
-
-    encode_text = staticmethod(str.encode)
-    encode_state = staticmethod(lambda state: json.dumps(state.plain()).encode())
