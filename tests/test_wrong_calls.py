@@ -8,7 +8,7 @@ import pytest
 from many import Many
 
 PAGE = (Path(__file__).parents[1] / "docs" / "errors.md").read_text()
-ROW = re.compile(r"^\| `(.+?)` \| (\w+Error) \| `(.+?)` \| .+ \|$", flags=re.MULTILINE)
+ROW = re.compile(r"^\| `(.+?)` \| (\w+Error) \| `([^`]+)`(?:: .+)? \|$", flags=re.MULTILINE)
 PARTS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
 SECTIONS = {name: ROW.findall(text) for name, text in PARTS}
 
