@@ -1,6 +1,7 @@
 """Which expert each training row belongs to, and the sizes of experts and gate."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -20,6 +21,7 @@ from ..tangents.base import Features, TangentMap
 
 EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # the bound of the division is exact up to these rows
 MAX_CACHED_BYTES = 2 * 2**30  # that torch may cache on a GPU while experts are solved
+MIN_RECORDED = 16  # passes: a recording costs a few
 MIN_RANK = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
 # Rows of experts over their mean, and experts over those asked for, since some are split: measured.
@@ -63,7 +65,10 @@ def run_tangents(
     """Chunk by chunk, in order, the numbers of rows, all or those of an ascending `index`, their features,
     outputs [k, C] of the same pass through the network ([k, 0] where they are not wanted), and what `also`
     makes of lots of features, with all that comes with them."""
-    size = min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device))
+    network = tangents.network
+    size = min(chunk_rows(tangents), rows_at_once(rows.first, network.device))
+    if network.recording and network.device.type == "cuda" and size > 1:  # it has memory of its own
+        size = 1 << (size.bit_length() - 2)
     parts = list((torch.arange(len(rows)) if index is None else index).split(size))
 
     @torch.no_grad()
@@ -75,7 +80,7 @@ def run_tangents(
         if not outputs:
             return whole, torch.empty(len(index), 0), reduced
         if any(one is None for one in values):
-            return whole, tangents.network.matrix(rows.take(index)).cpu(), reduced
+            return whole, network.matrix(rows.take(index)).cpu(), reduced
         return whole, torch.cat(values).cpu(), reduced
 
     waiting, turn = {}, 0
@@ -84,6 +89,20 @@ def run_tangents(
         while turn in waiting:  # in order: sums must not depend on which thread is faster
             yield parts[turn], *waiting.pop(turn)
             turn += 1
+
+
+@contextmanager
+def recorded(passes: Sequence[tuple[TangentMap, Tensor]]) -> Iterator[None]:
+    """On a GPU, record the passes of maps over the rows of each, where they are many."""
+    network = passes[0][0].network
+    many = sum(len(index) // chunk_rows(tangents) for tangents, index in passes) >= MIN_RECORDED
+    network.recording = many and network.device.type == "cuda"
+    try:
+        yield
+    finally:
+        network.recording = False
+        for tangents, _ in passes:
+            tangents.release_buffers()
 
 
 def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:

@@ -27,7 +27,7 @@ from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import HeldOutFit, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
-from .divide import FeatureTable, precompute_linear, run_tangents
+from .divide import FeatureTable, precompute_linear, recorded, run_tangents
 from .options import FitOptions
 from .plan import MAX_EXPERTS, Plan, choose_plan, default_sizes, log_plan
 from .prepare import (
@@ -211,12 +211,13 @@ def _problems(
     residuals = Residuals(likelihood, device_rows, "train", ready.projections)
     if plan.keep_features and ready.network.one_pass:
         table = FeatureTable(first, len(rows), mapped=plan.mapped)
-        for tangents, chosen in sums.passes(first):
-            made = run_tangents(tangents, rows, context, outputs=True, index=chosen, also=sums.reduced)
-            for index, part, outputs, reduced in made:
-                table.write(index, part)
-                residuals.add(rows.parent_indices(index), outputs)
-                sums.add(index, reduced)
+        with recorded(passes := sums.passes(first)):
+            for tangents, chosen in passes:
+                made = run_tangents(tangents, rows, context, outputs=True, index=chosen, also=sums.reduced)
+                for index, part, outputs, reduced in made:
+                    table.write(index, part)
+                    residuals.add(rows.parent_indices(index), outputs)
+                    sums.add(index, reduced)
         features = table.features()
     else:
         for index, outputs in run_network(ready.network, rows, context):

@@ -28,6 +28,7 @@ from .modules import tensors_in
 
 CALLS_BEFORE = 2  # calls of a shape before it is captured
 MAX_RECORDINGS, MAX_SHAPES = 8, 4096  # recordings, and shapes whose calls are counted
+MIN_LAUNCHES = 0.8  # share of a call's time in which kernels are launched: else the GPU is the slower part
 MIN_GAIN = 2  # of a recording whose outputs are not exact, so that these take another pass
 MAX_ROUNDING_EPS = 1e3  # of features, in eps of the largest
 MASKS = (torch.bool, torch.uint8)
@@ -86,7 +87,9 @@ class Replay:
         _OUTER.active = True
         try:
             if calls == CALLS_BEFORE:
-                result, self._seconds[key] = _timed(partial(self._work, inputs))
+                result, self._seconds[key], launches = _timed(partial(self._work, inputs))
+                if launches < MIN_LAUNCHES * self._seconds[key]:
+                    self._recordings[key] = None  # the GPU is busy: a replay takes as long
                 return result
             return self._record(key, inputs, size, memory)
         finally:
@@ -213,7 +216,7 @@ def _record(
         shared.pool = None  # it is not usable after an error
         return None, result
     recording = _Recording(graph, buffers, recorded._replace(layout=result.layout), shared)
-    again, played = _timed(partial(recording.play, inputs))
+    again, played, _ = _timed(partial(recording.play, inputs))
     if not all(_close(*pair, tolerance) for pair in zip(result.tensors, again.tensors, strict=True)):
         LOGGER.info("no CUDA graph of calls with %d rows: it computes something else", count(inputs))
         return None, result
@@ -232,13 +235,14 @@ def _close(one: Tensor, other: Tensor, tolerance: float | None) -> bool:
     return bool((same | ((one - other).abs() <= allowed)).all())
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and the seconds it took."""
+def _timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """The result, the seconds it took, and those after which all kernels were launched."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = work()
+    launched = time.perf_counter() - start
     torch.cuda.synchronize()
-    return result, time.perf_counter() - start
+    return result, time.perf_counter() - start, launched
 
 
 class _Watch(TorchDispatchMode):
