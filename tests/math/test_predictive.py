@@ -246,3 +246,14 @@ def test_no_offset_is_one_of_zero():
     error, scale, df, share, spread = (double(v) for v in (0.7, 2.0, 5.0, 0.1, 3.0))
     found, expected = (log_density(error, offset, scale, df, share, spread) for offset in (None, 0 * error))
     assert float(found) == pytest.approx(float(expected), rel=1e-14)
+
+
+def test_intervals_grow_as_much_as_all_half_widths_say():
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda: torch.rand(50, 2, generator=generator, dtype=torch.float64)  # noqa: E731
+    p = PredictiveDistribution(draw(), draw(), draw() + 0.1, 3.0 + draw(), 0.1 * draw(), 4.0 * draw())
+    y = p.loc + 3.0 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    ratios = ((y - p.loc).abs() / p.half_width(0.8)).flatten().sort().values
+    for rank in (1, 30, 70, 99, 100):
+        expected = ratios[rank - 1].clamp_min(1.0)
+        torch.testing.assert_close(p.widening(y, 0.8, rank), expected, rtol=1e-9, atol=0)

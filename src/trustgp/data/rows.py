@@ -9,6 +9,7 @@ whole.
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import shutil
@@ -148,12 +149,13 @@ def distinct_rows(rows: Rows) -> Tensor:
     """
     n, size = len(rows), HASHED_BYTES // max(1, row_bytes(rows.first)) + 1
     sample, targets = rows.batch(torch.arange(0, n, max(1, n // min(size, 1024))))
-    keys, new = _hashed(rows.targets, targets), torch.ones(n, dtype=torch.bool)
+    device = leaves(sample)[0].device  # where inputs are on a GPU, millions of keys are sorted there
+    keys, new = _hashed(rows.targets.to(device), targets.to(device)), torch.ones(n, dtype=torch.bool)
     if (unique := len(keys.unique())) < n:
         lots = (map(_hashed, leaves(rows.take(part)), leaves(sample)) for part in torch.arange(n).split(size))
         keys = keys + torch.cat([torch.stack([*lot]).sum(dim=0) for lot in lots])
     order = keys.argsort(stable=True)  # of equal ones the first row comes first
-    new[order[1:]] = keys[order].diff() != 0
+    new[order[1:].cpu()] = (keys[order].diff() != 0).cpu()
     return new if unique >= UNIQUE_SHARE * int(new.sum()) else torch.ones_like(new)
 
 
@@ -166,7 +168,7 @@ def _hashed(values: Tensor, like: Tensor) -> Tensor:
         step = (REPEATED * (like / unit).std(dim=0, correction=0)).nan_to_num(1.0).clamp_min(1e-12)
         flat = (flat.double() / unit / step).round().clamp(-(2.0**60), 2.0**60)
     weights = torch.randint(2**62, (flat.shape[1],), generator=torch.Generator().manual_seed(0))
-    return (flat.long() * weights.to(flat.device)).sum(dim=1).cpu()  # it may overflow, always alike
+    return (flat.long() * weights.to(flat.device)).sum(dim=1)  # it may overflow, always alike
 
 
 def finite_rows(inputs: Inputs) -> Tensor:
@@ -348,8 +350,11 @@ def read_rows(
 
 def require_finite_rows(rows: Rows, name: str) -> None:
     """Raise where inputs or targets are not finite."""
-    require_all(finite_rows(rows.inputs), f"{name} inputs")
-    require_all(finite_rows(rows.targets), f"{name} targets")
+    for what, values in (("inputs", rows.inputs), ("targets", rows.targets)):
+        reals = (leaf for leaf in leaves(values) if leaf.is_floating_point())
+        sums = (part.sum(dtype=torch.float64) for leaf in reals for part in byte_chunks(leaf))
+        if not all(map(math.isfinite, sums)):  # a sum is only finite where all numbers are
+            require_all(finite_rows(values), f"{name} {what}")
 
 
 def _read_pair(pair: tuple[Any, Any], network: nn.Module | None) -> tuple[Inputs, Inputs]:

@@ -142,7 +142,7 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
     """
     centroids = _kmeans(subset, num_experts, seed)
     for most in [2 * num_experts] * MAX_ROUNDS + [0]:
-        labels = nearest(points, centroids)
+        labels = _counted(points, centroids)
         sizes = torch.bincount(labels, minlength=len(centroids)).tolist()
         cells = {i: rows for i, rows in enumerate(labels.argsort(stable=True).split(sizes)) if len(rows)}
         filled = len(cells)
@@ -150,6 +150,15 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
         if len(centroids) == filled:
             break
     return centroids
+
+
+def _counted(points: Tensor, centroids: Tensor) -> Tensor:
+    """The nearest centroid of each point [n], to count them; on a GPU by products, where ties go anywhere."""
+    if not points.is_cuda:
+        return nearest(points, centroids)
+    size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
+    norms = centroids.square().sum(dim=1)
+    return torch.cat([torch.addmm(norms, lot, centroids.T, alpha=-2).argmin(1) for lot in points.split(size)])
 
 
 def _split(

@@ -22,6 +22,7 @@ from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
+from ..experts.stacked_system import DEVICES, group_bytes
 from ..experts.system import prefer_primal
 from ..experts.whole import MAX_DIM
 from ..experts.witness import CHUNK_BYTES, Witness, vectors_of
@@ -239,12 +240,13 @@ def _solving_bytes(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
     workers = min(shape.workers, 2 * shape.experts if shape.experts > 1 else 1)  # every expert split
     busy = min(workers, math.ceil(shape.n / shape.largest))
     chunk, row = int(CHUNK * chunk_bytes(tangents)), int(CHUNK * tangents.working_bytes())
-    if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
+    if (width := tangents.num_columns(expert=True)) != tangents.num_columns(expert=False):
         chunk, row = 2 * WORKING_SET, 2 * tangents.working_bytes()  # columns are chosen on larger chunks
     elif tangents.network.device.type == "cuda":
         chunk += 2 * at_once(WORKSPACE, tangents.network.device)
     making = 0 if kept else workers * min(shape.largest * row, chunk)
-    return making + busy * _expert_peak(tangents, shape, kept=kept)
+    together = group_bytes(width) if kept and tangents.network.device.type in DEVICES and width else 0
+    return making + max(busy * _expert_peak(tangents, shape, kept=kept), together)
 
 
 def _expert_peak(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:

@@ -1,7 +1,7 @@
 """From a kernel to its mixture: divide, hand out rows, solve."""
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -11,7 +11,7 @@ import torch
 
 from ..data.chunking import evenly
 from ..data.user_warnings import add_note, warn_user
-from ..executors import FitContext, WorkerLostError
+from ..executors import FitContext, WorkerLostError, nearby
 from ..experts.expert import (
     MAX_LEAVE_OUT_ROWS,
     Problem,
@@ -25,6 +25,7 @@ from ..experts.expert import (
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
+from ..experts.stacked_system import solve_group, solved_together
 from ..likelihoods import Likelihood
 from ..math.evidence import FactorisationError
 from ..math.held_out import CalibrationRows
@@ -127,13 +128,13 @@ def solve_tasks(
         problem = replace(problem, retrained=errors)  # every expert and its neighbours are all rows
     solved: dict[int, Solved | FactorisationError] = dict(finished or {})
     done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
-    solve = partial(_solve_or_explain, problem)
-    results = _named(context.executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
+    left = [replace(tasks[i], number=i) for i in todo]
+    groups = solved_together(problem, left) if nearby(context.executor) is context.executor else []
+    results = _named(_all_results(problem, left, groups, context), todo)
     counts = {"total": len(tasks), "done": done, "rows": lambda pair: len(tasks[todo[pair[0]]].own)}
     tracked = context.report.track(results, stage="solving the experts", **counts)
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
-            empty_cuda_cache(problem.tangents.network.device)
             solved[todo[position]] = result
             if isinstance(result, FactorisationError):
                 if strict:
@@ -141,6 +142,25 @@ def solve_tasks(
             elif on_solved is not None:
                 on_solved(todo[position], result)
     return _with_priors(tasks, solved)
+
+
+def _all_results(
+    problem: Problem, tasks: list[Task], groups: list[list[int]], context: FitContext
+) -> Iterator[tuple[int, Any]]:
+    """Positions and results: of groups that are solved together, then of the others, one by one."""
+    others, device = set(range(len(tasks))), problem.tangents.network.device
+    moved = {name: getattr(problem, name).to(device) for name in ("residual", "outputs") if groups}
+    for group in groups:
+        with suppress(FactorisationError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+            results = solve_group(replace(problem, **moved), [tasks[i] for i in group])
+            empty_cuda_cache(device)
+            others.difference_update(group)  # else one by one: which it was is then known
+            yield from zip(group, results, strict=True)
+    positions = sorted(others)
+    solve = partial(_solve_or_explain, problem)
+    for place, result in context.executor.run(solve, [tasks[i] for i in positions]):
+        empty_cuda_cache(device)
+        yield positions[place], result
 
 
 def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:

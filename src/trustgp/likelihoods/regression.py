@@ -271,9 +271,9 @@ def _covering(rows: CalibrationRows, calibration: Calibration) -> Calibration:
     if (both := _intervals(rows, calibration)) is None:
         return calibration
     residual, distribution = both
-    ratios = ((residual - distribution.loc).abs() / distribution.half_width(COVERED)).flatten().sort().values
     share = min(1.0, math.ceil((len(residual) + 1) * COVERED) / len(residual))
-    factor = ratios[math.ceil(share * len(ratios) - RANK_TOLERANCE) - 1].square().cpu()
+    rank = math.ceil(share * residual.numel() - RANK_TOLERANCE)
+    factor = distribution.widening(residual, COVERED, rank).square().cpu()
     for power in COVERING_POWERS if 1.0 < factor < torch.inf else ():
         more = factor**power
         scaled = {"excess": calibration.excess * more, "trust": calibration.trust / more}

@@ -139,20 +139,39 @@ def spectral_evidence(spectrum: Tensor, shares: Tensor, m: int, level: Tensor) -
     counts for the m - k + 1 last eigenvalues; tau is searched over `level`, the kernel's mean diagonal."""
     # few numbers, many evaluations: on a GPU, launches would dominate
     table = torch.column_stack([spectrum, shares, level.expand(len(spectrum))]).cpu().numpy()
-    values, energy, level = table[:, :1], table[:, 1:-1], torch.tensor(table[0, -1])
-
-    def scales(taus: np.ndarray) -> np.ndarray:  # [C, k]
-        scale = energy.T @ (1.0 / (values + taus)) / m
-        return np.maximum(scale, 1e-12 * scale.mean(axis=0) + np.finfo(scale.dtype).tiny)
-
-    def losses(log_taus: np.ndarray) -> np.ndarray:
-        taus = np.exp(log_taus)
-        log_determinant = np.log(values + taus).sum(axis=0) + (m - len(values)) * np.log(values[-1] + taus)
-        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + energy.shape[1] * log_determinant)
-
-    tau = np.exp([minimise_on_grid(losses, *map(float, log_bounds(level)), arrays=np)])
+    scales, losses = _spectral_profile(table[:, 0], table[:, 1:-1], m, np)
+    bounds = map(float, log_bounds(torch.tensor(table[0, -1])))
+    tau = np.exp([minimise_on_grid(losses, *bounds, arrays=np)])
     best = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(shares)
     return best[0], best[1:]
+
+
+def stacked_evidence(spectra: Tensor, shares: Tensor, m: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of g experts at once, where their tensors are: tau [g] and the scales [g, C], from [g, k],
+    [g, k, C], [g] and [g]."""
+    scales, losses = _spectral_profile(spectra, shares, m[:, None], torch)
+    tau = minimise_on_grid(losses, *log_bounds(level)).exp()
+    return tau, scales(tau[:, None])[..., 0]
+
+
+def _spectral_profile(
+    values: Any, energy: Any, m: Any, arrays: Any
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """The scales [..., C, t] at several tau [..., t], and the losses [..., t] at their logarithms, from
+    eigenvalues [..., k] and shares [..., k, C]."""
+    tiny, rows = arrays.finfo(values.dtype).tiny, m if isinstance(m, int) else m[..., None]
+
+    def scales(taus: Any) -> Any:
+        scale = energy.swapaxes(-1, -2) @ (1.0 / (values[..., None] + taus[..., None, :])) / rows
+        return arrays.maximum(scale, 1e-12 * scale.mean(axis=-2, keepdims=True) + tiny)
+
+    def losses(log_taus: Any) -> Any:
+        taus, k, outputs = arrays.exp(log_taus), *energy.shape[-2:]
+        log_determinant = arrays.log(values[..., None] + taus[..., None, :]).sum(axis=-2)
+        log_determinant = log_determinant + (m - k) * arrays.log(values[..., -1:] + taus)
+        return 0.5 * (m * arrays.log(scales(taus)).sum(axis=-2) + outputs * log_determinant)
+
+    return scales, losses
 
 
 def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> tuple[Tensor, Tensor]:
@@ -206,26 +225,35 @@ def pooled_evidence(
 
 
 def minimise_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
-    """The minimum of a loss: on a grid, then by golden section around the best grid point. All scalars.
+    """The minimum of a loss: on a grid, then by golden section around the best grid point. Scalars, or the
+    minima [...] of several losses, which take and give [..., t].
 
-    Places and losses are pairs [2] without data-dependent control flow, so a GPU need not synchronise. With
-    numpy in place of torch, as `arrays`, small steps take less time.
+    Places and losses are pairs [..., 2] without data-dependent control flow, so a GPU need not synchronise.
+    With numpy in place of torch, as `arrays`, small steps take less time.
     """
     step, ratio = (high - low) / (GRID - 1), (math.sqrt(5.0) - 1.0) / 2.0
-    values = losses(arrays.stack([low + step * k for k in range(GRID)]))
-    best = values.argmin()
-    coarse = arrays.stack([low + best * step, values.min()])
+    values = losses(arrays.stack([low + step * k for k in range(GRID)], axis=-1))
+    best = values.argmin(axis=-1)
+    coarse = arrays.stack([low + best * step, arrays.amin(values, axis=-1)], axis=-1)
     left, right = (low + arrays.clip(place, 0, GRID - 1) * step for place in (best - 1, best + 1))
-    pair = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)])
-    inner = arrays.stack([pair, losses(pair)]).T
+    pair = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)], axis=-1)
+    inner = arrays.stack([pair, losses(pair)], axis=-1)
     for _ in range(REFINE - 2):
-        first = inner[0, 1] <= inner[1, 1]
-        left, right = arrays.where(first, left, inner[0, 0]), arrays.where(first, inner[1, 0], right)
-        place = arrays.where(first, right - ratio * (right - left), left + ratio * (right - left))[None]
-        new = arrays.concatenate([place, losses(place)])
-        inner = arrays.where(first, arrays.stack([new, inner[0]]), arrays.stack([inner[1], new]))
-    tried = arrays.concatenate([coarse[None], inner])
-    return tried[:, 0].take(tried[:, 1].argmin())
+        place, loss = inner[..., 0], inner[..., 1]
+        first = loss[..., 0] <= loss[..., 1]
+        left = arrays.where(first, left, place[..., 0])
+        right = arrays.where(first, place[..., 1], right)
+        new = arrays.where(first, right - ratio * (right - left), left + ratio * (right - left))[..., None]
+        new = arrays.stack([new, losses(new)], axis=-1)
+        inner = arrays.where(
+            first[..., None, None],
+            arrays.concatenate([new, inner[..., :1, :]], axis=-2),
+            arrays.concatenate([inner[..., 1:, :], new], axis=-2),
+        )
+    tried = arrays.concatenate([coarse[..., None, :], inner], axis=-2)
+    at = tried[..., 1].argmin(axis=-1)[..., None]
+    gather = arrays.take_along_axis if arrays is np else torch.take_along_dim
+    return gather(tried[..., 0], at, -1)[..., 0]
 
 
 def minimise_near(losses: Callable[[Tensor], Tensor], start: Tensor, least: Tensor, most: Tensor) -> Tensor:

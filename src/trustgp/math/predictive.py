@@ -155,6 +155,19 @@ class PredictiveDistribution(Distribution):
                 break
         return torch.where(finite, z, torch.inf)
 
+    def widening(self, value: Tensor, level: float, rank: int) -> Tensor:
+        """By which factor intervals of this level must grow to cover so many of the targets; 1: they do.
+
+        A half width takes a search: only those that do not cover their targets are computed.
+        """
+        error = (value.double() - self.loc).abs().flatten()
+        outside = (~(self.within(error.view_as(self.loc)) <= level)).flatten().nonzero().flatten()
+        missed = rank - len(error) + len(outside)
+        if missed < 1:
+            return torch.ones_like(error.sum())
+        few = replace(self, **{k: getattr(self, k).flatten()[outside] for k in self.arg_constraints})
+        return (error[outside] / few.half_width(level)).sort().values[missed - 1]
+
     def icdf(self, value: float | Tensor) -> Tensor:
         """y with P(Y <= y) = q, in (0, 1)."""
         q = torch.as_tensor(value, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
