@@ -215,7 +215,8 @@ def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
     if seen:
         usual = class_nll(rows, Temperature(default.base, 0.0 * none, 0.0 * none)).mean()
         return _fit(rows, replace(default, base=overfit_base(usual)), torch.tensor([0.0, 1.0, 1.0]))
-    single = _fit(rows, Temperature(default.base, none, none), torch.tensor([1.0, 0.0, 0.0]))
+    plain = replace(rows, covariance=rows.covariance[:, :0])  # without noise there is nothing to draw
+    single = _fit(plain, Temperature(default.base, none, none), torch.tensor([1.0, 0.0, 0.0]))
     every = _fit(rows, default, torch.ones(3))
     loss, least = (float(class_nll(rows, one).sum()) for one in (every, single))
     return every if loss < least + CHANCE else single
