@@ -33,14 +33,19 @@ def test_another_seed_gives_another_gate(fit_case):
     assert not torch.equal(one.mixtures[0].gate.centroids, other.mixtures[0].gate.centroids)
 
 
-def test_the_number_of_torch_threads_does_not_change_the_model(fit_case, toy, assert_same_state):
+def test_the_number_of_torch_threads_does_not_change_the_model(fit_case, toy, state_of):
+    """The calibration to rounding: some BLAS libraries add up the passes over validation rows in the order of
+    their threads."""
     options, models = {"groups": torch.arange(160) // 20, "validation": toy(300, seed=4)}, []
     for count in (1, 2):
         with setting("num_threads", count):
             models.append(fit_case(**options))
             models[-1].predict(torch.zeros(2, 3, dtype=torch.float64))
             assert torch.get_num_threads() == count  # the user's
-    assert_same_state(*models)
+    one, other = (state_of(model) for model in models)
+    for name, value in one.items():
+        tolerance = 1e-7 if name.startswith("calibration") else 0.0
+        torch.testing.assert_close(other[name], value, rtol=tolerance, atol=tolerance, msg=name)
 
 
 def test_random_state_and_dtype_of_the_user_do_not_change_the_model(fit_case, fitted, assert_same_state):

@@ -1,14 +1,14 @@
 """What does an error bar cost beside the network itself, where that is large? The last line is JSON.
 
-    python experiments/benchmarks/large.py --device cuda    # ViT-B/16, BERT-base, ResNet-50, ConvNeXt-T
+    python experiments/benchmarks/large.py --device cuda    # ViT-B/16, BERT-base, ResNet-50, -18, ConvNeXt-T
     python experiments/benchmarks/large.py --device cuda --images 100000    # a stream through ResNet-50
     python experiments/benchmarks/large.py --small --images 80              # does it run?
 
 Networks are Hugging Face's configurations with random weights, in eval mode and float32; rows and labels are
 random, from fixed seeds. After a warm-up of both sides one run measures each figure beside the network's own:
 a fit beside one forward pass over the same rows in batches of 64; `predict` of 64 rows and of one, and of one
-row through the traced graph, beside a forward pass of the same; on a GPU the most memory beside a forward and
-backward pass of the same rows.
+row through the traced graph, beside a forward pass of the same, on a GPU also beside a recorded one (a CUDA
+graph), and the most memory beside a forward and backward pass of the same rows.
 """
 
 import argparse
@@ -28,16 +28,17 @@ from trustgp.data.chunking import chunks, rows_at_once
 from trustgp.experts.features import chunk_rows
 from trustgp.export.trace.trace import traced
 from trustgp_experiments.core.stage_timer import Ledger, call_peak, stages
-from trustgp_experiments.training.train import now
+from trustgp_experiments.training.train import now, record_graph
 
 BATCH = 64  # rows of a forward pass, and of a prediction
 CLASSES = 10
-NAMES = ["vit", "bert", "resnet50", "convnext"]
+NAMES = ["vit", "bert", "resnet50", "convnext", "resnet18"]
+RESNET18: dict[str, Any] = {"hidden_sizes": [64, 128, 256, 512], "depths": [2] * 4, "layer_type": "basic"}
 Figures = dict[str, Any]
 
 
 def hugging_face(name: str, small: bool) -> nn.Module:
-    """One of the four large networks, or a tiny one of its kind."""
+    """One of the large networks, or a tiny one of its kind."""
     import transformers as t
 
     tiny = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
@@ -46,6 +47,7 @@ def hugging_face(name: str, small: bool) -> nn.Module:
         "vit": (t.ViTForImageClassification, t.ViTConfig, {**tiny, "image_size": 32}),
         "bert": (t.BertForSequenceClassification, t.BertConfig, {**tiny, "vocab_size": 50}),
         "resnet50": (t.ResNetForImageClassification, t.ResNetConfig, {**stage, "embedding_size": 8}),
+        "resnet18": (t.ResNetForImageClassification, partial(t.ResNetConfig, **RESNET18), {}),
         "convnext": (t.ConvNextForImageClassification, t.ConvNextConfig, {**stage, "image_size": 32}),
     }
     make, configure, sizes = kinds[name]
@@ -54,7 +56,7 @@ def hugging_face(name: str, small: bool) -> nn.Module:
 
 
 def rows_of(name: str, n: int, small: bool) -> tuple[Tensor, Tensor]:
-    """Random inputs and labels for one of the four, on the CPU."""
+    """Random inputs and labels for one of them, on the CPU."""
     generator = torch.Generator().manual_seed(1)
     side = 32 if small else 224
     if name == "bert":
@@ -106,7 +108,7 @@ def fit_figures(ledger: Ledger, rows: int, alone: float) -> Figures:
 
 
 def large_network(name: str, options: Namespace) -> Figures:
-    """One of the four: time and memory of a fit and of predictions."""
+    """One of them: time and memory of a fit and of predictions."""
     device = torch.device(options.device)
     network = hugging_face(name, options.small).to(device)
     inputs, labels = rows_of(name, options.rows, options.small)
@@ -129,12 +131,16 @@ def large_network(name: str, options: Namespace) -> Figures:
 
 @torch.no_grad()
 def prediction_figures(model: Any, network: nn.Module, rows: Tensor, options: Namespace) -> Figures:
-    repeat, warm = (1, 1) if options.small else (20, 3)
+    repeat, warm = (1, 1) if options.small else (50, 5)
     figures: Figures = {}
     calls = {f"predict {BATCH}": (model.predict, rows), "predict 1": (model.predict, rows[:1])}
     for name, (work, given) in {**calls, "traced 1": (traced(model, rows[:1]), rows[:1])}.items():
         times = [seconds(partial(call, given), rows.device, repeat, warm) for call in (network, work)]
         figures |= {f"{name} ms": 1e3 * times[1], f"{name} over forward": times[1] / times[0]}
+        if rows.is_cuda:
+            graph = record_graph(lambda given=given: network(given).logits, rows.device)[0]
+            recorded = seconds(graph.replay, rows.device, repeat, warm)
+            figures |= {f"{name} over recorded": times[1] / recorded}
     return figures
 
 

@@ -203,7 +203,8 @@ def test_the_distribution_of_numbers_is_one_of_torch():
     assert d.sample((3, 2)).shape == (3, 2, N, C)
     assert d.sample().shape == (N, C)
     assert torch.equal(Independent(d, 1).log_prob(y), p.log_prob(y).sum(1))
-    assert torch.equal(d.expand((4, N, C)).log_prob(y), p.log_prob(y).expand(4, N, C))
+    # other shapes are computed by other vector instructions
+    torch.testing.assert_close(d.expand((4, N, C)).log_prob(y), p.log_prob(y).expand(4, N, C))
     assert len(repr(d)) < 500
 
 
