@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -236,7 +236,7 @@ def one_network(
     for key in dict.fromkeys(key for row in rows for key in row):
         each = [row[key] for row in rows if key in row][:DRAWS]
         columns = {measure: [one[measure] for one in each] for measure in each[0]}
-        table[key] = {k: [round(fmean(v), 5), round(stdev(v), 5)] for k, v in columns.items()}
+        table[key] = {k: [round(fmean(v), 5), round(float(np.std(v, ddof=1)), 5)] for k, v in columns.items()}
     return {**result, "means and deviations": table}
 
 
