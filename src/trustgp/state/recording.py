@@ -23,9 +23,7 @@ from ..tangents.replay import Branch, Computed, Replay
 from .latent import predict_latent
 
 LOGGER = logging.getLogger("trustgp")
-# Whether whole predictions are recorded. Off until the CUDA tests have passed on this code; the gradients of
-# a call are recorded without it.
-ENABLED = False
+ENABLED = True  # whether whole predictions are recorded; the gradients of a call are recorded without it
 MAX_DIFFERENCE = 0.05  # of a replayed prediction: the network may round otherwise
 LATENT = "latent "  # before the names of what corrected predictions are made from
 
@@ -84,7 +82,7 @@ class Recordings:
         if self._reason is None:
             self._reason = unrecordable(state)
             owner = weakref.ref(state)
-            self._replay = Replay(lambda rows: _work(owner(), rows), MAX_DIFFERENCE)
+            self._replay = Replay(lambda rows: _work(owner(), rows), MAX_DIFFERENCE, min_launches=0.0)
             if self._reason:
                 LOGGER.info("predictions are not recorded as CUDA graphs: %s", self._reason)
         if self._reason or self._replay is None:

@@ -8,7 +8,6 @@ a failed capture leaves torch in a bad state.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -54,17 +53,20 @@ class Replay:
     """A function of independent rows on a GPU. One of n rows is recorded for n, where that is a power of two
     or a number that is called again and again, and else for the next power of two: rows are repeated."""
 
-    def __init__(self, work: Work, tolerance: float | None = None) -> None:
+    def __init__(
+        self, work: Work, tolerance: float | None = None, min_launches: float = MIN_LAUNCHES
+    ) -> None:
         self._work, self._tolerance = work, tolerance  # of tensors, over their largest; None: rounding
+        self._min_launches = min_launches
         self._calls: Counter[tuple] = Counter()
         self._run: tuple[tuple, int] = ((), 0)  # the last key, and how often it came in succession
         self._steady: set[tuple] = set()  # keys of other numbers of rows than powers of two
-        self._seconds: dict[tuple, float] = {}  # of the last call
+        self._seconds: dict[tuple, float] = {}  # of a call that is worth a recording
         self._recordings: OrderedDict[tuple, _Recording | None] = OrderedDict()  # None: cannot be captured
         self._shared = _Shared()
 
     def __getstate__(self) -> dict:
-        return vars(Replay(self._work, self._tolerance))  # recordings are not pickled
+        return vars(Replay(self._work, self._tolerance, self._min_launches))  # recordings are not pickled
 
     def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Computed:
         """The function of inputs on the GPU, with `size` bytes of working memory a row; with `exact`, outputs
@@ -80,18 +82,21 @@ class Replay:
                 return result if same else result._replace(outputs=None)
         if len(self._calls) >= MAX_SHAPES:
             self._calls.clear()
+            self._seconds.clear()
         self._calls[key] += 1
         calls, memory = self._calls[key], gpu_share(leaves(inputs)[0].device)
         if calls < CALLS_BEFORE or key in self._recordings or key[0] * size > memory:
             return self._work(inputs)
         _OUTER.active = True
         try:
-            if calls == CALLS_BEFORE:
-                result, self._seconds[key], launches = _timed(partial(self._work, inputs))
-                if launches < MIN_LAUNCHES * self._seconds[key]:
-                    self._recordings[key] = None  # the GPU is busy: a replay takes as long
-                return result
-            return self._record(key, inputs, size, memory)
+            if key in self._seconds:
+                return self._record(key, inputs, size, memory)
+            if calls & (calls - 1):
+                return self._work(inputs)
+            result, seconds, launches = _timed(partial(self._work, inputs))
+            if launches >= self._min_launches * seconds:  # else the GPU is busy: perhaps with other work
+                self._seconds[key] = seconds
+            return result
         finally:
             _OUTER.active = False
 
@@ -115,7 +120,7 @@ class Replay:
                 sizes.pop(0)
             if not any(self._recordings.values()):
                 self._shared.pool = None  # memory is released with the last recording
-            seconds = self._seconds.get(key, math.inf)
+            seconds = self._seconds[key]
             recording, result = _record(self._work, given, seconds, self._tolerance, self._shared)
             self._recordings[key] = recording
         if n == key[0]:
