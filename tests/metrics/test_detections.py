@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from metrics.by_hand import there
@@ -10,7 +9,6 @@ from metrics.test_boxes import plain
 
 from trustgp import metrics
 from trustgp.detection import BoxTargets
-from trustgp.metrics.detections import MIN_BIN_COUNT
 
 
 @dataclass(frozen=True)
@@ -95,26 +93,6 @@ def test_detection_calibration_error_by_hand():
     )
 
 
-def test_bins_by_place_are_those_of_a_plain_loop():
-    g = torch.Generator().manual_seed(0)
-    n = 4000
-    confidence, places = torch.rand(n, generator=g).double(), torch.rand(n, 2, generator=g).double()
-    right = (torch.rand(n, generator=g) < 0.3 + 0.5 * places[:, 0]).double()
-    cells: dict[tuple, list[int]] = {}
-    for i in range(n):
-        values = [float(confidence[i]), *places[i].tolist()]
-        cells.setdefault(tuple(min(4, max(0, int(np.ceil(5 * v)) - 1)) for v in values), []).append(i)
-    full = [rows for rows in cells.values() if len(rows) >= MIN_BIN_COUNT]
-    counted = sum(len(rows) for rows in full)
-    expected = sum(
-        len(rows) / counted * abs(float(right[rows].mean()) - float(confidence[rows].mean())) for rows in full
-    )
-    error = metrics.detection_calibration_error(confidence, right, positions=places)
-    assert float(error) == pytest.approx(expected, abs=1e-12)
-    few = (confidence[:3], right[:3])
-    assert metrics.detection_calibration_error(*few, positions=places[:3]) is None
-
-
 def test_localisation_calibration_error_by_hand():
     confidence, shared = tensor([0.93, 0.95, 0.5]), tensor([0.8, 0.0, 0.5])
     errors = metrics.localisation_calibration_error(confidence, shared, torch.tensor([0, 0, 4]), bins=10)
@@ -128,7 +106,7 @@ def test_localisation_calibration_error_by_hand():
         ((tensor([0.5]), tensor([1, 0])), {}, "shapes differ"),
         ((tensor([1.5]), tensor([1])), {}, "logits"),
         ((tensor([0.5]), tensor([1])), {"bins": 0}, "bins=0"),
-        ((tensor([0.5]), tensor([1])), {"positions": tensor([0.5])}, r"\[n, D\]"),
+        ((tensor([[0.5]]), tensor([[1]])), {}, r"needed, \[n\]"),
     ],
 )
 def test_what_is_no_confidence_is_refused(arguments, options, words):

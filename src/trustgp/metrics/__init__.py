@@ -8,15 +8,12 @@ from .classes import accuracy, brier, class_nll, entropy, expected_calibration_e
 from .detection_quality import DetectionQuality, detection_quality, spatial_quality
 from .detections import detection_calibration_error, localisation_calibration_error, match_targets
 from .gaussian import (
-    NUM_LEVELS,
     calibration_error,
     coverage,
     coverage_curve,
-    gaussian_crps,
     gaussian_nll,
     interval_coverage,
     mse,
-    rms_calibration_error,
     sharpness,
     squared_error,
 )
@@ -24,9 +21,8 @@ from .labels import label_calibration_error, label_nll, label_reliability
 from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
-    "gaussian_nll", "gaussian_crps", "squared_error", "mse", "interval_coverage", "coverage",
-    "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
-    "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
+    "gaussian_nll", "squared_error", "mse", "interval_coverage", "coverage", "sharpness",
+    "coverage_curve", "calibration_error",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
     "label_nll", "label_calibration_error", "label_reliability",  # of several labels a row
     "selective_risk", "auroc", "fpr95",  # of one score a row; of detections:

@@ -28,7 +28,6 @@ class DetectionScores:
     # Confidence against the share that is right; against that share and how well boxes fit, by class.
     dece: float | None = score_field("D-ECE (20 bins)", "0", share=True)
     detector_dece: float | None = score_field("... of the detector's own confidence", share=True)
-    place_dece: float | None = score_field("D-ECE, by position and size too", "0", share=True)
     laece: float | None = score_field("LaECE (25 bins)", "0", share=True)
     detector_laece: float | None = score_field("... of the detector's own confidence", share=True)
     edge_nll: float | None = score_field("NLL of an edge", "low")  # mean over matched targets, in nats
@@ -143,9 +142,9 @@ class _Pairs:
         matches = [match_targets(*pair, min_overlap=OVERLAP) for pair in pictures]
         which, shared = ([pair[i] for pair in matches] for i in (0, 1))
         self.hit, self.shared = torch.cat(which) >= 0, torch.cat(shared)
-        boxes, labels, confidence, chances = (
+        labels, confidence, chances = (
             torch.cat([getattr(one, name) for one in scenes.detections])
-            for name in ("boxes", "labels", "confidence", "probabilities")
+            for name in ("labels", "confidence", "probabilities")
         )
         self.labels, self.confidence = labels, confidence.double().clamp(0, 1)
         self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
@@ -154,10 +153,6 @@ class _Pairs:
         self.edge_nll = torch.cat([-one.distribution.log_prob(true) for one, true in edges])  # [k, 4]
         ends = [(*one.interval(0.95), true) for one, true in edges]
         self.inside = torch.cat([(low <= true) & (true <= high) for low, high, true in ends])  # [k, 4]
-        numbers = torch.tensor([len(one) for one in scenes.detections])
-        side = torch.tensor(scenes.sizes).flip(1).repeat_interleave(numbers, dim=0).double()  # width, height
-        centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-        self.positions = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
         own = localisation_calibration_error(self.probability, self.shared, labels)
         detector = localisation_calibration_error(self.confidence, self.shared, labels)
         self.local_errors = {"laece": own, "detector_laece": detector}  # by class
@@ -185,11 +180,9 @@ class _Pairs:
 def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
     """Scores of all classes, and of the familiar targets in foreign pictures."""
     every, scenes = torch.ones_like(pairs.hit), pairs.scenes
-    place = detection_calibration_error(pairs.probability, pairs.hit.double(), positions=pairs.positions)
     local = {n: torch.stack(list(f.values())).mean() for n, f in pairs.local_errors.items() if f}
     values: Values = {
         "pdq": detection_quality(scenes.detections, pairs.targets, scenes.sizes).pdq,
-        "place_dece": None if place is None else float(place),
         **{name: float(value) for name, value in local.items()},
         **pairs.calibration(every),
         **pairs.edges(every[pairs.hit]),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .boxes import overlaps
+from .classes import binned
 from .ranking import same_shape
 
-DECE_BINS, PLACE_BINS, LAECE_BINS = 20, 5, 25  # as in the papers; by confidence and place: of each of them
-MIN_BIN_COUNT = 8  # detections in a bin by place: with fewer the precision is too noisy
+DECE_BINS, LAECE_BINS = 20, 25  # as in the papers
 
 
 def match_targets(detections: Any, targets: Any, *, min_overlap: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -44,45 +44,32 @@ def match_targets(detections: Any, targets: Any, *, min_overlap: float = 0.5) ->
     return matched, shared
 
 
-def detection_calibration_error(
-    confidence: Tensor, right: Tensor, *, positions: Tensor | None = None, bins: int | None = None
-) -> Tensor | None:
+def detection_calibration_error(confidence: Tensor, right: Tensor, *, bins: int = DECE_BINS) -> Tensor | None:
     r"""D-ECE: how far confidence is from precision, a float64 scalar (Küppers et al. 2020).
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{precision}_b - \mathrm{confidence}_b |
 
-    over bins of equal width, each without its lower and with its upper end. With `positions`, a bin is one of
-    confidence and of each of them; as in the paper, bins with fewer than 8 detections are left out, and n
-    counts the others (the authors' netcal keeps all in n: few detections then look calibrated). Missed
-    targets cost nothing.
+    over bins of equal width, each without its lower and with its upper end. Missed targets cost nothing.
 
     Args:
         confidence: In [0, 1], shape [n].
         right: 1 where a detection matches a target, else 0, shape [n]; or another aim of the confidence.
-        positions: In [0, 1], for example centre, width and height over those of the picture, shape [n, D].
-        bins: Of each dimension; None: 20, and 5 with positions.
+        bins: Their number.
 
     Returns:
-        None where no bin is left: without detections, or with too few in every bin.
+        None without detections.
     """
     same_shape(confidence=confidence, right=right)
-    shapes = [tuple(part.shape) for part in (confidence, positions) if part is not None]
-    if confidence.ndim != 1 or (len(shapes) > 1 and (len(shapes[1]) != 2 or shapes[1][0] != len(right))):
-        raise ValueError(f"confidence and positions are {shapes}; [n] and [n, D] are needed.")
-    bins = (DECE_BINS if positions is None else PLACE_BINS) if bins is None else bins
+    if confidence.ndim != 1:
+        raise ValueError(f"confidence is {tuple(confidence.shape)}; one of each detection is needed, [n].")
     if bins < 1:
         raise ValueError(f"bins={bins}; at least one is needed.")
     if not bool(((confidence >= 0) & (confidence <= 1)).all()):
         raise ValueError("confidences must lie in 0..1; are these logits?")
     if not len(confidence):
         return None
-    columns = confidence.double()[:, None]
-    columns = columns if positions is None else torch.cat([columns, positions.to(columns)], dim=1)
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].to(columns.device)
-    cells, counts = torch.bucketize(columns, edges).unique(dim=0, return_inverse=True, return_counts=True)[1:]
-    gaps = columns.new_zeros(len(counts)).scatter_add(0, cells, right.double() - confidence.double()).abs()
-    full = counts >= (1 if positions is None else MIN_BIN_COUNT)
-    return gaps[full].sum() / counts[full].sum() if bool(full.any()) else None
+    number, mean, precision = binned(confidence.double(), right.double(), bins=bins)
+    return (number * (precision - mean).abs()).sum() / number.sum()
 
 
 def localisation_calibration_error(

@@ -15,7 +15,6 @@ from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
 from . import gaussian
 from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
-from .ranking import selective_risk
 from .score_report import RELIABILITY, RISK, RowCounts, RowReport, risk_curves, score_field, separation
 
 
@@ -35,9 +34,8 @@ class RegressionScores:
     aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest there is
     coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
     sharpness: float = score_field("width of that interval", "low")
-    # Mean absolute, and root mean squared, difference of the coverage curve from what was promised.
+    # Mean absolute difference of the coverage curve from what was promised.
     calibration_error: float = score_field("calibration error", "0", share=True)
-    rms_calibration_error: float = score_field("calibration error, rms", "0", share=True)
     # Separation of foreign rows from these by std, and by novelty: None where the method has none, and for a
     # single output, since novelty belongs to the row.
     auroc_std: float | None = score_field("AUROC by std", "1", foreign=True)
@@ -81,7 +79,6 @@ class Evaluation(RowReport, RegressionScores):
         values = {
             **_fit_to_targets(prediction, targets),
             "calibration_error": gaussian.calibration_error(levels, observed),
-            "rms_calibration_error": gaussian.rms_calibration_error(levels, observed),
             "gaussian_nll": gaussian.gaussian_nll(mean, variance, targets).mean(0),
             "crps": usable.crps(targets).mean(0),
             "sharpness": 2 * usable.distribution.half_width(0.95).mean(0),
@@ -173,9 +170,8 @@ class ClassScores:
     brier: float = score_field("Brier score", "low")  # mean, from 0 to 2
     accuracy: float = score_field("accuracy", "high", share=True)
     # Area under the risk-coverage curve: the error rate of the rows with the highest probability of their
-    # class, or the lowest novelty score, averaged over how many are kept.
+    # class, averaged over how many are kept.
     aurc: float = score_field("AURC, rows ranked by probability", "below error")
-    aurc_score: float = score_field("AURC, rows ranked by score", "below error")
     aurc_oracle: float = score_field("AURC, ranked by the errors")  # right rows first: the lowest there is
     # Separation of foreign rows from these by the novelty score and by the entropy of the probabilities.
     auroc_score: float | None = score_field("AUROC by score", "1", foreign=True)
@@ -224,7 +220,6 @@ class ClassEvaluation(RowReport, ClassScores):
             "ece": expected_calibration_error(p, labels),
             "network_nll": class_nll(own, labels).mean(),
             "network_ece": expected_calibration_error(own, labels),
-            "aurc_score": selective_risk(prediction.score, wrong).mean(),
             **areas,
             **({} if ood is None else _foreign_class_scores(prediction, ood, ood_labels)),
         }

@@ -25,22 +25,6 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
     return _infinite_where_not_finite(cost, mean, variance)
 
 
-def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
-    r"""Continuous ranked probability score, elementwise, in the targets' units, float64; lower is better.
-
-    .. math:: e \, (2 \Phi(z) - 1) + \sqrt v \, ( 2 \varphi(z) - \pi^{-1/2} ),
-        \quad e = y - \mu, \quad z = e / \sqrt v
-
-    The absolute error of a prediction without spread. It is milder than the likelihood on gross errors.
-    """
-    error, spread = _error_and_variance(mean, variance, target)
-    std = spread.sqrt()
-    z = error / std
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    cost = error * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
-    return _infinite_where_not_finite(cost, mean, variance)
-
-
 def squared_error(mean: Tensor, target: Tensor) -> Tensor:
     """(y - mean)^2, elementwise, float64; infinite where there is no finite mean."""
     same_shape(mean=mean, target=target)
@@ -100,19 +84,11 @@ def coverage_curve(
 
 def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
     """Mean absolute gap of observed and promised coverage (`coverage_curve`), [] or [C]; 0 is honest."""
-    return _gaps(levels, observed).abs().mean(dim=0)
-
-
-def rms_calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
-    """Root mean squared difference of observed and promised coverage; see `calibration_error`."""
-    return _gaps(levels, observed).square().mean(dim=0).sqrt()
-
-
-def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
     if levels.ndim != 1 or observed.ndim not in (1, 2) or len(levels) != len(observed):
         shapes = f"levels {tuple(levels.shape)} and observed {tuple(observed.shape)}"
         raise ValueError(f"{shapes}; [L] and [L] or [L, C] are needed.")
-    return observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
+    gaps = observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
+    return gaps.abs().mean(dim=0)
 
 
 def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
