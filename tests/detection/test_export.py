@@ -243,8 +243,6 @@ def test_a_package_gives_the_detections_of_predict(model, tmp_path):
     [
         (lambda model: trustgp.compress(model, rank=8), r"trustgp\.compress is not for a DetectionModel"),
         (lambda model: trustgp.export.Graph(model, noise(1)), r"trustgp\.export\.Graph is not for a"),
-        (lambda model: model.update(noise(1)), "a DetectionModel has no update: a fit is one pass"),
-        (lambda model: model.conformal(noise(1), level=0.9), "a DetectionModel has no conformal"),
     ],
 )
 def test_functions_that_take_no_detector_say_why(model, call, match):

@@ -174,7 +174,6 @@ def test_wrong_calls_are_refused(plain, file, tmp_path):
         (lambda: differences(plain, open_onnx(file), none), ValueError, "hold no rows"),
         (lambda: open_onnx(file)(none), ValueError, "hold no rows"),
         (lambda: trustgp.export_onnx(plain, path, inputs, input_units=["m"]), ValueError, "a list of 3"),
-        (lambda: trustgp.export_onnx(plain, path, inputs, opset=7), ValueError, "opset=7"),
         (lambda: open_onnx(file)(inputs.double()), TypeError, "'input' is float64"),
     ]:
         with pytest.raises(error, match=match):

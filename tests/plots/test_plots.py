@@ -73,12 +73,12 @@ def test_what_has_no_place_in_a_histogram_is_refused_by_name(axes, sample):
 def test_bands_follow_the_input_however_the_rows_are_ordered(axes):
     x = torch.tensor([2.0, 0.0, 1.0])
     prediction = make(torch.stack([x, 10 * x], 1), torch.full((3, 2), 4.0))
-    plots.draw_bands(axes, x[:, None], prediction, targets=x, output=1, sigmas=(1, 3), label="network")
+    plots.draw_bands(axes, x[:, None], prediction, targets=x, output=1, label="network")
     assert lines(axes)["network"].tolist() == [[0, 0], [1, 10], [2, 20]]
-    wide, narrow = (collection.get_paths()[0].vertices[:, 1] for collection in axes.collections[:2])
-    assert (wide.min(), wide.max()) == (-6, 26)
-    assert (narrow.min(), narrow.max()) == (-2, 22)
-    assert axes.collections[2].get_offsets().tolist() == [[2, 2], [0, 0], [1, 1]]
+    for band, sigma in zip(axes.collections[:3], (3, 2, 1), strict=True):
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == (-2 * sigma, 20 + 2 * sigma)
+    assert axes.collections[3].get_offsets().tolist() == [[2, 2], [0, 0], [1, 1]]
 
 
 def test_the_calibration_curve_is_the_average_or_one_output(axes, evaluation):

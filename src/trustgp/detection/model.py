@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -152,14 +152,6 @@ class DetectionModel(FittedModel):
         """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`. Foreign ones may
         lack targets (None), or have targets of other classes, whose labels begin where the detector's end."""
         return as_scenes(given, self.state.detector, name=name, size=self.state.only_size, foreign=foreign)
-
-    def update(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a fit is one pass."""
-        raise ValueError("a DetectionModel has no update: a fit is one pass; fit again with all pictures.")
-
-    def conformal(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a detection is no row with a target."""
-        raise ValueError("a DetectionModel has no conformal: detections are no rows; use `interval`.")
 
     def export_source(self) -> DetectorSource:
         """For `trustgp.export_onnx` and `trustgp.compile`."""

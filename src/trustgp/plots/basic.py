@@ -37,24 +37,22 @@ def draw_bands(
     *,
     targets: Tensor | None = None,
     output: int = 0,
-    sigmas: Sequence[float] = (1, 2, 3),
     colour: str = BLUE,
     label: str = "prediction",
 ) -> None:
-    """A prediction along one input: the mean, and bands of so many standard deviations around it.
+    """A prediction along one input: the mean, and bands of one, two and three standard deviations.
 
     Args:
         x: Where the prediction was made, in any order, shape [n] or [n, 1].
         targets: Drawn as dots, shape [n], [n, 1] or [n, C].
         output: Which output to draw.
-        sigmas: Half the width of each band, in standard deviations; where bands overlap they are deeper.
     """
     mean, variance = (values[:, output] for values in mean_and_variance(prediction))
     if x.numel() != len(mean):
         raise ValueError(f"x has shape {tuple(x.shape)} for a prediction of {len(mean)} rows; one each.")
     place, order = x.detach().flatten().cpu().sort()
     centre, deviation = (numbers(values.detach().cpu()[order]) for values in (mean, variance.sqrt()))
-    for sigma in sorted(sigmas, reverse=True):
+    for sigma in (3, 2, 1):  # where bands overlap they are deeper
         low, high = centre - sigma * deviation, centre + sigma * deviation
         axes.fill_between(numbers(place), low, high, color=colour, alpha=0.16, linewidth=0)
     if targets is not None:

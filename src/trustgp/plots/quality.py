@@ -44,16 +44,15 @@ def draw_sparsification(
     output: str | None = None,
     colour: str = BLUE,
     label: str = "ranked by std",
-    references: bool = True,
 ) -> None:
     """Root mean squared error of the rows that are kept when the least certain are left out.
 
-    Without an output the squared errors are averaged. The `references` are the oracle's curve (rows ranked by
-    their errors) and that of a random order.
+    Without an output the squared errors are averaged. Drawn beside it, once, are the oracle's curve (rows
+    ranked by their errors) and that of a random order.
     """
     kept, squared = numbers(evaluation.kept), (evaluation.risk, evaluation.oracle_risk)
     risk, oracle = (numbers(_of_output(evaluation, values, output)) for values in squared)
-    if references:
+    if not axes.lines:
         rmse = np.sqrt(evaluation.scores[output or "all"].mse)
         axes.plot(kept, np.full_like(kept, rmse), color=GREY, label="random order", **DASHED)
         axes.plot(kept, np.sqrt(oracle), color=GREEN, linewidth=1.2, label="oracle")

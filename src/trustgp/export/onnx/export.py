@@ -19,7 +19,7 @@ from ..metadata import DIGEST, FORMAT, PREFIX, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
 from ..trace.trace import traced
 from ..verify import export_source
-from .translate import OPSETS, UntranslatedError, to_onnx
+from .translate import UntranslatedError, to_onnx
 
 EXTERNAL = 1  # in onnx.TensorProto.DataLocation: the numbers are in another file
 
@@ -35,7 +35,6 @@ def export_onnx(
     input_units: Sequence[str] | None = None,
     output_units: Sequence[str] | None = None,
     calibration_date: str | datetime.date | None = None,
-    opset: int = OPSETS[0],
 ) -> Path:
     """Write the network and its error bar to one self-contained ONNX file, for any number of rows.
 
@@ -51,7 +50,6 @@ def export_onnx(
         input_names, input_units: Of the numbers of a row, such as "q1" and "rad"; part of the metadata.
         output_names, output_units: Of the network's outputs, likewise.
         calibration_date: Part of the metadata.
-        opset: Version of the ONNX operations.
 
     Raises:
         ExportError: When the model cannot be exported; the message names the layer.
@@ -60,14 +58,12 @@ def export_onnx(
     import onnx
 
     path = Path(path)
-    if opset not in OPSETS:
-        raise ValueError(f"opset={opset}; allowed are {OPSETS[0]} to {OPSETS[-1]}.")
     source = export_source(model)
     inputs = source.inputs(example_inputs)
     facts = source.facts(inputs, (input_names, input_units, output_names, output_units), calibration_date)
     with atomic_file(path) as temporary:  # first: an error of the folder comes before the work
         try:
-            graph = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
+            graph = to_onnx(traced(model, inputs, plain=False), names_of(inputs))
         except UntranslatedError as error:
             where = layer_with(model.network, inputs, error.target) or "the network's backward pass"
             raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error

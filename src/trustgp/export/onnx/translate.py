@@ -18,7 +18,7 @@ from ..trace.trace import simplify
 from .operators import OPERATORS
 from .writer import TYPES, Translation, Writer, arguments, dtype_of, shape_of
 
-OPSETS = range(20, 23)  # 20 is the first with Gelu
+OPSET = 20  # the first with Gelu
 IR_VERSION = 10
 MAX_FILE_BYTES = 2**31 - 2**20  # the limit of the format
 TABLE: dict[Any, Translation] = {
@@ -40,7 +40,7 @@ class UntranslatedError(ExportError):
         self.target = target
 
 
-def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]) -> Any:
+def to_onnx(module: GraphModule, names: Sequence[str]) -> Any:
     """The ONNX model of a graph of `traced`, with named inputs and standard operations only."""
     writer, rows = Writer(), module.meta["rows"]
     helper = writer.helper
@@ -56,7 +56,7 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
         raise ExportError(f"the graph holds {size / 2**30:.1f} GiB, one ONNX file at most 2 GiB; {advice}.")
     constants = [writer.from_array(array, name) for name, array in writer.constants.items()]
     graph = helper.make_graph(writer.nodes, "trustgp", inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
 def _fill(writer: Writer, module: GraphModule) -> Any:
