@@ -124,20 +124,3 @@ def test_the_overview_needs_neither_foreign_rows_nor_a_prediction_for_every_row(
     evaluation = trustgp.evaluate(make(mean, variance), targets)
     plots.overview(evaluation, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 0
-
-
-def test_rows_are_drawn_in_the_colour_of_the_expert_that_predicts_them(axes, fitted, toy, fit_case):
-    inputs, _ = toy(50, seed=6)
-    plots.draw_experts(axes, fitted, inputs.numpy())
-    rows, centres = axes.collections
-    mixture = fitted.mixtures[0]
-    embedded = mixture.gate.embed(mixture.tangents(inputs))[:, :2]
-    np.testing.assert_allclose(rows.get_offsets(), embedded.detach().numpy(), rtol=1e-6)
-    np.testing.assert_array_equal(centres.get_offsets(), mixture.gate.centroids[:, :2].numpy())
-    expert = fitted.predict(inputs).expert
-    assert np.array_equal(rows.get_facecolors()[:, :3], centres.get_facecolors()[expert][:, :3])
-    assert [text.get_text() for text in axes.texts] == [str(e) for e in range(fitted.num_experts)]
-    with pytest.raises(ValueError, match="a single expert"):
-        plots.draw_experts(axes, fit_case(num_experts=1), inputs)
-    with pytest.raises(ValueError, match="output=7: the model has no such output"):
-        plots.draw_experts(axes, fitted, inputs, output=7)

@@ -1,22 +1,14 @@
-"""Panels: bands around a line, histograms, bars, and the regions of the experts."""
+"""Panels: bands around a line, histograms, and bars."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ..data.chunking import chunks
-from ..data.rows import finite_rows, require_all
-from ..data.trees import Inputs, as_inputs, count, take, to_device
-from ..experts.features import chunk_rows
-from ..experts.gate import nearest_two
 from ..likelihoods.prediction import Prediction
 from ..metrics.evaluation import mean_and_variance
 from .style import BLUE, INK, PALETTE, numbers
-
-MAX_NUMBERED = 40  # experts; more numbers would hide the rows
 
 
 def draw_band(
@@ -97,35 +89,3 @@ def draw_bars(
     axes.set_yticks(rows, groups)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-
-
-@torch.no_grad()
-def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:
-    """Rows coloured by expert, in the first two components of the gate, and the experts' centroids.
-
-    The gate decides by all of its components: colours may overlap.
-
-    Args:
-        model: Of two or more experts, such as an `UncertaintyModel`.
-        inputs: As the network takes them.
-        output: Whose gate to show, where `outputs="separate"` gave each output its own.
-        size: Of the dots.
-    """
-    mixture = next((one for one in model.mixtures if output in one.outputs.tolist()), None)
-    if mixture is None or mixture.gate.projection is None:
-        what = "no such output" if mixture is None else "a single expert, and no gate to draw"
-        raise ValueError(f"output={output}: the model has {what}.")
-    rows = to_device(as_inputs(inputs, mixture.tangents.network.module), mixture.gate.centroids.device)
-    require_all(finite_rows(rows), "inputs")
-    lots = chunks(count(rows), chunk_rows(mixture.tangents))
-    embedded = torch.cat([mixture.gate.embed(mixture.tangents(take(rows, index))) for index in lots])
-    both = (embedded, mixture.gate.centroids)
-    points, centres = (numbers(torch.nn.functional.pad(part, (0, 1))[:, :2]) for part in both)
-    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(centres))]
-    dots = [colours[expert] for expert in nearest_two(*both)[0].tolist()]
-    axes.scatter(*points.T, s=size, c=dots, alpha=0.6, linewidths=0)
-    axes.scatter(*centres.T, s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3)
-    style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white", "weight": "bold", "zorder": 4}
-    for expert, centre in enumerate(centres if len(centres) <= MAX_NUMBERED else ()):
-        axes.text(*centre, str(expert), **style)
-    axes.set(xlabel="first component of the gate", ylabel="second component")
