@@ -1,6 +1,5 @@
 """One call, every score: what may be passed, what comes back, and what is refused before any work is done."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -244,23 +243,6 @@ def test_the_dict_holds_every_score_and_curve(whole):
     assert scored["coverage_curve"]["observed"]["knee"] == whole.observed[:, 1].tolist()
     assert scored["risk_curve"]["risk"]["all"] == whole.risk.mean(1).tolist()
     assert len(scored["risk_curve"]["kept"]) == len(scored["risk_curve"]["oracle"]["hip"]) == 100
-
-
-def test_the_csv_holds_every_score_in_full_precision(whole, tmp_path):
-    path = whole.to_csv(tmp_path / "scores.csv")
-    with open(path, newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert list(lines[0]) == ["metric", "output", "value"]
-    scored = {(line["metric"], line["output"]): float(line["value"]) for line in lines}
-    assert len(scored) == len(lines)
-    counts = {(name, "all"): float(count) for name, count in dataclasses.asdict(whole.counts).items()}
-    expected = {
-        (metric, output): value
-        for output, scores in whole.scores.items()
-        for metric, value in dataclasses.asdict(scores).items()
-        if value is not None
-    }
-    assert scored == {**counts, **expected}
 
 
 def test_a_notebook_shows_the_same_table_and_obeys_no_markup(whole):

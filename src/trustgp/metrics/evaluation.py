@@ -1,4 +1,4 @@
-"""All scores of a prediction, as a table, a dict or a file."""
+"""All scores of a prediction, as a table or a dict."""
 
 from __future__ import annotations
 

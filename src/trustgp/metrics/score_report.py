@@ -1,16 +1,14 @@
-"""A report of scores: their names, titles, table, dict and file.
+"""A report of scores: their names, titles, table and dict.
 
 A kind of prediction has a dataclass of its scores, each a `score_field`, and a `ScoreReport` that is one.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from ..data.atomic_file import atomic_file
 from ..data.tables import html_table
 from ..likelihoods.prediction import Prediction
 from .ranking import auroc, fpr95, selective_risk
@@ -150,17 +147,6 @@ class ScoreReport:
 
         curves = {n: {k: by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
         return plain({**asdict(self.counts), "scores": self.scores, **curves})
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write the scores in full precision, one in a line (metric, output, value), whole or not at all."""
-        with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["metric", "output", "value"])
-            writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
-            for key in (score.name for score in fields(self.kind)):
-                values = {name: getattr(scores, key) for name, scores in self.scores.items()}
-                writer.writerows([key, name, repr(v)] for name, v in values.items() if v is not None)
-        return Path(path)
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.shown}
