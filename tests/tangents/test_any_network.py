@@ -10,6 +10,7 @@ import pytest
 import torch
 from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows
+from tangents.binding import assert_close, bound
 from torch import nn
 from torch.nn.utils import prune
 from zoo import Encoder, Head, LastStep, Wrapped, make, portions, seeded
@@ -17,8 +18,6 @@ from zoo import Encoder, Head, LastStep, Wrapped, make, portions, seeded
 import trustgp
 from trustgp import ArtifactError, JacobianRows, Sketch, Threads
 from trustgp.data.trees import count, map_tensors, take
-from trustgp.tangents import output_mixes
-from trustgp.tangents.network import prepare
 
 # vmap warns of operations that it computes row by row
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'")
@@ -31,17 +30,6 @@ VMAPPED = {
 }
 LOOPED = {"routed rows", "lstm, packed", "loops that depend on values"}
 LOOPED |= {"checkpointed", "checkpointed, reentrant"}
-
-
-def bound(network, inputs, tangents, outputs="shared"):
-    prepared = prepare(network, tangents.choose(network), None)
-    num_outputs = prepared.matrix(inputs).shape[1]
-    mix, _ = output_mixes(outputs, num_outputs, torch.Generator().manual_seed(3))[-1]
-    return tangents.bind(prepared, mix, inputs, torch.zeros(count(inputs), num_outputs)), mix
-
-
-def assert_close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 # Gradients against the loop.

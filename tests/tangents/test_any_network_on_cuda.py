@@ -4,12 +4,11 @@ import pytest
 import torch
 from many import Many
 from reference import dense_jacobian, dense_rows
+from tangents.binding import bound
 from zoo import NETWORKS, make, seeded
 
 import trustgp
-from trustgp.data.trees import count
-from trustgp.tangents import JacobianRows, Sketch, output_mixes
-from trustgp.tangents.network import prepare
+from trustgp.tangents import JacobianRows, Sketch
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -21,19 +20,13 @@ ROUGH = {"weight norm": 1e-6}
 THERE = [name for name in NETWORKS if name != "lstm, packed"]
 
 
-def bound(network, inputs, tangents, device):
-    prepared = prepare(network, tangents.choose(network), torch.device(device))
-    mix, _ = output_mixes("shared", prepared.matrix(inputs).shape[1], torch.Generator())[0]
-    return tangents.bind(prepared, mix, inputs, torch.zeros(count(inputs), mix.shape[1])), mix
-
-
 def test_gradients_pseudo_targets_and_sketches_on_cuda_are_those_of_the_cpu():
     with Many() as check:
         for name in THERE:
             network, inputs = make(name)
             jacobian, rough = dense_jacobian(network, inputs), ROUGH.get(name, 1e-10)
             with check(name, "rows"):
-                tangents, mix = bound(network, inputs, JacobianRows(), "cuda")
+                tangents, mix = bound(network, inputs, JacobianRows(), device="cuda")
                 expected = dense_rows(jacobian, mix)
                 torch.testing.assert_close(tangents(inputs).rows.cpu(), expected, rtol=rough, atol=rough)
             with check(name, "pseudo-targets"):
@@ -41,14 +34,16 @@ def test_gradients_pseudo_targets_and_sketches_on_cuda_are_those_of_the_cpu():
                 linear = tangents.network.directional(inputs, tangents.network.parameters).cpu()
                 torch.testing.assert_close(linear, jacobian @ theta, rtol=rough, atol=rough)
             with check(name, "sketch"):
-                here, there = (bound(network, inputs, Sketch(64), d)[0](inputs).rows for d in ("cpu", "cuda"))
+                here, there = (
+                    bound(network, inputs, Sketch(64), device=d)[0](inputs).rows for d in ("cpu", "cuda")
+                )
                 torch.testing.assert_close(there.cpu(), here, rtol=rough, atol=rough)
 
 
 def test_a_recurrent_network_on_cuda_has_forward_mode():
     """Otherwise J theta takes a backward pass for each row and output."""
     network, inputs = make("gru")
-    tangents, _ = bound(network, inputs, Sketch(64), "cuda")
+    tangents, _ = bound(network, inputs, Sketch(64), device="cuda")
     tangents(inputs)
     assert tangents.network.forward_mode
     assert tangents.slow_reason == ""

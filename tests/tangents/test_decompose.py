@@ -3,16 +3,12 @@
 import torch
 import torch.nn.functional as F
 from many import Many
+from tangents.binding import assert_close
 from torch import nn
 from zoo import make, seeded
 
 from trustgp.tangents.decompose import PLAIN, Unfused, attention, prelu, weight_norm
 from trustgp.tangents.modules import clone_module
-
-
-def assert_close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
-
 
 RECURRENT = (
     *("lstm", "lstm, sequence first, both ways", "lstm, projected, without bias", "gru", "rnn", "rnn, relu"),

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows
+from tangents.binding import bound
 from torch import nn
 from zoo import Net, seeded
 
@@ -59,13 +60,9 @@ def make(name, dtype=torch.float64):
 
 
 def bound_map(network, inputs, *, parameters="all", outputs="shared"):
-    """The first kernel's map, its mix and the chosen names."""
+    """The last kernel's map, its mix and the chosen names."""
     tangents = LayerFactors(parameters)
-    names = tangents.choose(network)
-    prepared = prepare(network, names, None)
-    num_outputs = prepared.matrix(inputs).shape[1]
-    mix, _ = output_mixes(outputs, num_outputs, torch.Generator().manual_seed(3))[-1]
-    return tangents.bind(prepared, mix, inputs, torch.zeros(len(inputs), num_outputs)), mix, names
+    return *bound(network, inputs, tangents, outputs), tangents.choose(network)
 
 
 def assert_kernel_is_dense(network, inputs, **options):

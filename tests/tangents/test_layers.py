@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tangents.binding import assert_close
 from torch import nn
 from zoo import make, seeded
 
@@ -12,10 +13,6 @@ from trustgp.tangents.jacobian.layer_io import record
 from trustgp.tangents.jacobian.per_sample import find_plan
 from trustgp.tangents.jacobian.strategies import GradientPlan, layerwise
 from trustgp.tangents.network import prepare
-
-
-def assert_close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_the_rows_are_in_the_dimension_that_grows():

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from reference import dense_jacobian, flat_parameters, largest_columns
+from tangents.binding import assert_close, bound
 from torch import nn
 from zoo import NETWORKS, seeded
 from zoo import make as make_zoo
 
-from trustgp.tangents import JacobianRows, output_mixes, rows
-from trustgp.tangents.network import prepare
+from trustgp.tangents import JacobianRows, rows
 from trustgp.tangents.rows import RowFeatures
 
 EVERY = torch.empty(0, dtype=torch.int64)
@@ -19,15 +19,6 @@ def make(name):
         return make_zoo(name)
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double().eval(), seeded(6, 3)
-
-
-def bound(network, inputs, tangents=None, outputs="shared", targets=None):
-    tangents = tangents or JacobianRows()
-    prepared = prepare(network, tangents.choose(network), None)
-    num_outputs = prepared.matrix(inputs).shape[1]
-    mix, _ = output_mixes(outputs, num_outputs, torch.Generator().manual_seed(3))[-1]
-    targets = torch.zeros(6, num_outputs) if targets is None else targets
-    return tangents.bind(prepared, mix, inputs, targets), mix
 
 
 def test_small_chunks_give_the_same_rows(monkeypatch):
@@ -50,8 +41,8 @@ def test_take_cat_select_and_tensors_keep_the_rows():
     assert torch.equal(RowFeatures.cat(parts).rows, features.rows)
     assert features.explicit() is features.rows
     gram = features.rows @ features.rows.T
-    torch.testing.assert_close(features.gram(parts[0]), gram[:, :2], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(features.diag(), gram.diagonal(), rtol=1e-10, atol=1e-10)
+    assert_close(features.gram(parts[0]), gram[:, :2])
+    assert_close(features.diag(), gram.diagonal())
 
 
 # Stage (i): which parameters are kept for all experts.
@@ -65,7 +56,7 @@ def test_magnitude_and_taylor_keep_the_parameters_that_rank_highest():
     expected = theta.abs().argsort(descending=True)[:11].sort().values
     assert torch.equal(magnitude.kept, expected)
     dense = torch.einsum("kc,ncp->nkp", mix, jacobian)[:, :, expected].flatten(1)
-    torch.testing.assert_close(magnitude(inputs).rows, dense, rtol=1e-10, atol=1e-10)
+    assert_close(magnitude(inputs).rows, dense)
     taylor, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=targets)
     with torch.no_grad():
         error = network(inputs) - targets  # [n, C]
@@ -101,7 +92,7 @@ def test_pseudo_targets_come_from_the_kept_columns(tangents):
     jacobian, theta = dense_jacobian(network, inputs), flat_parameters(network)
     expected = jacobian[:, :, kept] @ theta[kept]
     pseudo = bound_map.network.directional(inputs, bound_map.direction(columns))
-    torch.testing.assert_close(pseudo, expected, rtol=1e-10, atol=1e-10)
+    assert_close(pseudo, expected)
 
 
 def test_widths_and_bytes_are_those_of_the_rows_and_a_restored_map_gives_the_same():

@@ -6,24 +6,17 @@ import pytest
 import torch
 from many import Many
 from reference import dense_gram, dense_jacobian
+from tangents.binding import assert_close, bound
 from torch import Tensor, nn
 from zoo import make, portions, seeded
 
-from trustgp.tangents import Sketch, output_mixes
+from trustgp.tangents import Sketch
 from trustgp.tangents.jacobian import strategies as passes
-from trustgp.tangents.network import prepare
 from trustgp.tangents.projections import find_projections, projections_from
 from trustgp.tangents.sketch import SketchMap
 
 # vmap warns of operations that it computes row by row
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'")
-
-
-def bound(network, inputs, sketch, outputs="shared"):
-    prepared = prepare(network, sketch.choose(network), None)
-    num_outputs = prepared.matrix(inputs).shape[1]
-    mix, _ = output_mixes(outputs, num_outputs, torch.Generator().manual_seed(3))[-1]
-    return sketch.bind(prepared, mix, inputs, torch.zeros(len(mix), num_outputs)), mix
 
 
 def by_definition(jacobian: Tensor, mix: Tensor, tangents: SketchMap) -> Tensor:
@@ -65,14 +58,14 @@ def test_a_sketch_is_its_definition_and_wide_projections_give_the_kernel_itself(
                 with check(name, width, outputs):
                     tangents, mix = bound(network, inputs, Sketch(37, width=width), outputs)
                     expected = by_definition(jacobian, mix, tangents)
-                    torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
+                    assert_close(tangents(inputs).rows, expected)
             with check(name, "wide"):
                 sketch = Sketch(max(16, jacobian.shape[2]), width=4096)
                 tangents, mix = bound(network, inputs, sketch, outputs="pseudo")
                 assert not tangents.projections
                 rows = tangents(inputs)
                 expected = dense_gram(jacobian, mix)
-                torch.testing.assert_close(rows.gram(rows), expected, rtol=1e-10, atol=1e-10)
+                assert_close(rows.gram(rows), expected)
 
 
 def mlp(width=12):
@@ -158,7 +151,7 @@ def test_a_table_is_never_as_large_as_its_vocabulary():
     tangents, mix = bound(network, inputs, Sketch(64, width=4))
     assert tangents.tables.cores["0.weight"] == (4, 4)
     expected = by_definition(dense_jacobian(network, inputs), mix, tangents)
-    torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
+    assert_close(tangents(inputs).rows, expected)
 
 
 @pytest.mark.parametrize("name", ["conv2d, groups", "embedding", "tied, transposed"])
