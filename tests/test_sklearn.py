@@ -219,8 +219,45 @@ def test_a_wrong_parameter_is_refused(trained, options, error, match):
         TrustRegressor(**{"network": Trainer(), **options}).fit(*rows(30))
     with pytest.raises(ValueError, match="for networks trained in `fit`"):
         TrustRegressor(trained, validation_fraction=0.1).fit(*rows())
-    with pytest.raises(TypeError, match="sample_weight"):
-        TrustRegressor(Trainer()).fit(*rows(), sample_weight=np.ones(120))
+
+
+def test_weights_of_rows_reach_the_error_bar_and_a_function_that_takes_them(trained):
+    X, y = rows()
+    weights, seen = np.random.default_rng(1).integers(0, 3, 120).astype(float), []
+
+    def trained_on(X, y, sample_weight):
+        seen.append(sample_weight)
+        return Trainer()(X, y)
+
+    given = TrustRegressor(trained, **QUICK).fit(X, y, sample_weight=weights)
+    kept = torch.from_numpy(weights > 0)
+    train = torch.from_numpy(X)[kept], torch.from_numpy(y)[kept]
+    model = trustgp.fit(trained, train, weights=weights[weights > 0], witness=None, progress=False)
+    np.testing.assert_array_equal(
+        given.predict(X, return_std=True)[1], model.predict(torch.from_numpy(X)).std[:, 0]
+    )
+    TrustRegressor(trained_on, validation_fraction=0.2, **QUICK).fit(X, y, sample_weight=weights)
+    assert len(seen[0]) == int(kept.sum()) - int(0.2 * int(kept.sum()))
+    assert set(seen[0].tolist()) == {1.0, 2.0}
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        given.fit(X, y, sample_weight=weights - 1.0)
+
+
+@each("kind", [TrustClassifier, TrustLabelClassifier])
+def test_classifiers_take_weights_too(kind):
+    X, y = rows(200)
+    labels = (
+        (y > 0).astype(int) if kind is TrustClassifier else np.stack([y > 0, X[:, 2] > 1], axis=1).astype(int)
+    )
+    network = train(
+        nn.Sequential(nn.Linear(3, 2)).double(), lambda net: net(torch.from_numpy(X)).square().mean(), 1
+    )
+    weights = np.where(np.arange(200) < 100, 1e-3, 1.0)
+    plain, weighted = (
+        kind(network, num_experts=1).fit(X, labels, sample_weight=w).predict_proba(X) for w in (None, weights)
+    )
+    assert plain.shape == weighted.shape
+    assert not np.allclose(plain, weighted, rtol=1e-6)
 
 
 def test_several_labels_are_predicted_as_0_and_1_with_probabilities_and_others_are_refused():

@@ -41,11 +41,7 @@ FORMATS[DENSE] = (DenseModel, read_dense)
 # Options of `fit` as the paper has them.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
 PAPER |= {"witness": None, "budget": "none"}
-NOISE = (
-    " Row weights are not supported: drop rows of weight 0, or let the network state the noise of each row, "
-    "output=lambda o: (mean, variance)."
-)
-HINTS = {"weights": NOISE, "sample_weight": NOISE}
+HINTS = {"sample_weight": " Weights of the training rows are weights=, positive numbers [n]."}
 PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 
@@ -57,6 +53,7 @@ def fit(
     likelihood: Likelihood | type | str | None = None,
     validation: Any = None,
     groups: Any = None,
+    weights: Any = None,
     num_experts: int | None = None,
     tangents: Tangents | type | str | Sequence[str] | None = None,
     outputs: str | None = None,
@@ -90,6 +87,9 @@ def fit(
         validation: Held-out rows that calibrate the error bar, of the same kinds as `train`. Without them,
             `Classification()` holds out a tenth of the training rows.
         groups: Trajectory label of each training row, shape [n]; a trajectory is left out as a whole.
+        weights: Positive numbers, one for each training row [n]: a row of weight w, over the mean weight, has
+            the noise variance sigma^2 / w; of classes and labels it counts w times. The division into experts
+            ignores them; the witness leaves out rows of less than a tenth of the mean.
         num_experts: Default: about 250 rows an expert and at most 48 experts; exact experts: 1,000 rows.
         tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`. Default: gradients, or a sketch of
             512 numbers if there are more; with budget="none" exact features where they are cheap. "last" or

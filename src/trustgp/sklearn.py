@@ -10,13 +10,19 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from .api import fit
 from .data.frames import precision_of
 from .data.quantities import BudgetText
+from .data.split import in_proportion
 from .likelihoods import Classification, Likelihood, MultiLabel, Regression
 from .likelihoods.prediction import Prediction
 from .model import UncertaintyModel
@@ -26,7 +32,7 @@ from .tangents.modules import unwrap
 Networks = nn.Module | Sequence[nn.Module]  # one, or several whose mean predicts
 Network = Networks | Callable[[Tensor, Tensor], Networks]  # trained, or a function that trains
 VALIDATION_SHARE = 0.1  # default for a network that is trained in `fit`
-OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "budget", "seed")
+OWN = ("network", "train", "likelihood", "groups", "weights", "num_experts", "tangents", "budget", "seed")
 
 
 class _TrustEstimator(BaseEstimator):
@@ -60,9 +66,13 @@ class _TrustEstimator(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
 
-    def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
-        """The error bar of a given network, or of one that is trained here."""
+    def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> UncertaintyModel:
+        """The error bar of a given network, or of one that is trained here; rows of weight 0 are dropped."""
         options, seed = dict(self.fit_options or {}), self.random_state
+        if weights is not None:
+            weights = _check_sample_weight(weights, X, ensure_non_negative=True)
+            groups = None if groups is None else np.asarray(groups)[weights > 0]
+            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
         allowed = [name for name in signature(fit).parameters if name not in OWN]
         if wrong := sorted(set(options) - set(allowed)):
             raise ValueError(f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}.")
@@ -77,7 +87,8 @@ class _TrustEstimator(BaseEstimator):
             held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
             raise ValueError("validation_fraction= is for networks trained in `fit` without validation rows.")
-        self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
+        kept = None if weights is None else weights[~held_out]
+        self.network_ = self._train(X[~held_out], y[~held_out], kept, seed) if trained is None else trained
         dtype = _dtype(self.network_)
 
         def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -88,22 +99,29 @@ class _TrustEstimator(BaseEstimator):
             check_consistent_length(*validation)
             options["validation"] = rows(inputs, np.asarray(validation[1]))
         elif held_out.any():
-            options["validation"] = rows(X[held_out], y[held_out])
+            chosen = np.flatnonzero(held_out)
+            if weights is not None:
+                chosen = chosen[in_proportion(torch.from_numpy(weights[chosen])).numpy()]
+            options["validation"] = rows(X[chosen], y[chosen])
         options |= {"num_experts": self.num_experts, "tangents": self.tangents, "budget": self.budget}
         options |= {"likelihood": self.LIKELIHOOD, "seed": seed}
-        options["groups"] = None if groups is None else groups[~held_out]
+        options |= {"groups": None if groups is None else groups[~held_out], "weights": kept}
         return fit(self.network_, rows(X[~held_out], y[~held_out]), **{"progress": False, **options})
 
-    def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> Networks:
+    def _train(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, seed: int) -> Networks:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
         network, dtype = self.network, torch.get_default_dtype()
+        trainer: Any = getattr(network, "fit", network)
+        takes = weights is not None and "sample_weight" in signature(trainer).parameters
         if hasattr(network, "fit") and hasattr(network, "predict"):  # a perceptron, not yet trained
             perceptron: Any = clone(network)
-            network = unwrap(perceptron.fit(X, self._targets(y, torch.float64).numpy()))
+            more = {"sample_weight": weights} if takes else {}
+            network = unwrap(perceptron.fit(X, self._targets(y, torch.float64).numpy(), **more))
         elif callable(network):
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                network = network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
+                more = {"sample_weight": torch.tensor(weights, dtype=dtype)} if takes else {}
+                network = network(torch.tensor(X, dtype=dtype), self._targets(y, dtype), **more)
         if not isinstance(network, (nn.Module, list, tuple)):
             kind = f"a {type(network).__name__}" + (" was returned" if callable(self.network) else "")
             raise TypeError(
@@ -136,14 +154,14 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
     """A regressor with an error bar: `predict(X, return_std=True)`.
 
     After `fit`, `model_` is the `trustgp.UncertaintyModel` and `network_` its network, with which a
-    saved `model_` is loaded. Rows are real numbers [n, d]; `sample_weight` is not supported.
+    saved `model_` is loaded. Rows are real numbers [n, d].
 
     Args:
-        network: A function `network(X, y)` that trains a network on tensors X [n, d] and y [n] or [n, C], and
-            returns it, or a list of several, in eval mode; or an `MLPRegressor` that is not yet trained. Or a
-            trained `torch.nn.Module`, a list, or a trained `MLPRegressor`: the rows of `fit` are then its
-            training rows, as in `trustgp.fit`, so cross-validation scores it on training rows. It is not
-            changed.
+        network: A function `network(X, y)`, or `network(X, y, sample_weight)`, that trains a network on
+            tensors X [n, d] and y [n] or [n, C], and returns it, or a list of several, in eval mode; or an
+            `MLPRegressor` that is not yet trained. Or a trained `torch.nn.Module`, a list, or a trained
+            `MLPRegressor`: the rows of `fit` are then its training rows, as in `trustgp.fit`, so
+            cross-validation scores it on training rows. It is not changed.
         num_experts, tangents, budget: As of `trustgp.fit`.
         validation_fraction: Of the rows of `fit`, held out from the function and used to calibrate; whole
             groups if there are groups. None: a tenth if that is 20 rows or more, else none. Not for a trained
@@ -156,17 +174,18 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
     LIKELIHOOD: ClassVar[Likelihood] = Regression()
     MIN_VALIDATION_ROWS: ClassVar[int] = 20
 
-    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Train the network, if it is a function, and fit its error bar.
 
         Args:
             X: Inputs [n, d]; of a trained network its training inputs.
             y: Targets [n] or [n, C].
             groups: Trajectory of each row [n]: held out together.
+            sample_weight: `weights` of `trustgp.fit` [n]; rows of weight 0 are dropped.
         """
         checks = {"multi_output": True, "y_numeric": True, "dtype": np.float64, "ensure_min_samples": 2}
         X, y = validate_data(self, X, y, **checks)
-        self.model_, self._flat = self._fit(X, y, groups), y.ndim == 1
+        self.model_, self._flat = self._fit(X, y, groups, sample_weight), y.ndim == 1
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -229,7 +248,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         super().__init__(network, fit_options=fit_options, **options)
         self.classes = classes
 
-    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """As of `TrustRegressor`, with labels y [n]."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
@@ -238,7 +257,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         self.classes_ = np.unique(self.labels_)
         if len(self.classes_) < 2 or len(self.classes_) < len(self.labels_):
             raise ValueError(f"the classes are {self.labels_.tolist()}; pass two different ones at least.")
-        model = self._fit(X, y, groups)
+        model = self._fit(X, y, groups, sample_weight)
         if max(2, logits := model.shape.outputs) != len(self.classes_):
             what = f"the network has {logits} logits, and there are {len(self.classes_)} classes"
             raise ValueError(f"{what}; pass classes=, the labels in the order of the logits.")
@@ -278,12 +297,12 @@ class TrustLabelClassifier(ClassifierMixin, _TrustEstimator):
     LIKELIHOOD: ClassVar[Likelihood] = MultiLabel()
     MIN_VALIDATION_ROWS: ClassVar[int] = 5
 
-    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """As of `TrustRegressor`, with labels y [n, C]."""
         X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64, ensure_min_samples=2)
         if (kind := type_of_target(y)) != "multilabel-indicator" or not np.isin(y, (0, 1)).all():
             raise ValueError(f"y is {kind}; a 0 or 1 for each of several labels is needed, [n, C].")
-        self.model_, self.classes_ = self._fit(X, y, groups), np.arange(y.shape[1])
+        self.model_, self.classes_ = self._fit(X, y, groups, sample_weight), np.arange(y.shape[1])
         return self
 
     def predict(self, X: Any) -> np.ndarray:

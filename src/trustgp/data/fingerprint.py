@@ -70,15 +70,16 @@ def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
 
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
-    """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
+    """SHA-256 over inputs, targets and, if given, one more tensor (the groups) and the weights."""
     digest: Any = hashlib.sha256(structure(rows.first).encode())
     for number, leaf in enumerate(leaves(rows.first)):
         digest.update(f"{leaf.dtype}{(len(rows), *leaf.shape[1:])}".encode())
         # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
             digest.update(raw_bytes(leaves(rows.take(index))[number]))
-    for tensor in (rows.targets,) if extra is None else (rows.targets, extra):
-        update(digest, tensor)
+    for tensor in (rows.targets, extra, rows.weights):
+        if tensor is not None:
+            update(digest, tensor)
     return digest.hexdigest()
 
 

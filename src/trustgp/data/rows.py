@@ -40,6 +40,7 @@ class Rows:
     inputs: Inputs
     targets: Tensor
     ordered: bool = True  # whether the rows are in the user's order
+    weights: Tensor | None = None  # of the rows, over their mean, float64 [n]; None: all count once
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -51,6 +52,10 @@ class Rows:
     def batch(self, indices: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs and targets of the rows `indices`."""
         return self.take(indices), self.targets[indices.to(self.targets.device)]
+
+    def weights_at(self, indices: Tensor) -> Tensor | None:
+        """The weights of the rows `indices`, on the CPU; None: all count once."""
+        return None if self.weights is None else self.weights[indices.cpu()]
 
     @property
     def first(self) -> Inputs:
@@ -111,7 +116,8 @@ class ChosenRows(Rows):
 
     def __init__(self, whole: Rows, index: Tensor) -> None:
         fields = {"whole": whole, "index": index, "ordered": whole.ordered}
-        vars(self).update(fields, targets=whole.targets[index.to(whole.targets.device)])
+        targets, weights = whole.targets[index.to(whole.targets.device)], whole.weights_at(index)
+        vars(self).update(fields, targets=targets, weights=weights)
 
     @property
     def inputs(self) -> Inputs:  # pyright: ignore[reportIncompatibleVariableOverride]

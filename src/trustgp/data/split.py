@@ -1,12 +1,13 @@
 """Rows that are kept from the experts to calibrate on, and labels of rows that belong together."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .rows import Rows
+from .rows import ChosenRows, Rows
 from .trees import leaves
 from .user_warnings import warn_user
 
@@ -14,6 +15,7 @@ HELD_OUT_EVERY = 10  # one row in so many is kept from the experts
 MAX_HELD_OUT = 2000  # of them
 ENOUGH_ROWS = 300  # unseen rows: on CIFAR-10 their temperature is as good as that of thousands
 MIN_SPLIT_ROWS = 50  # training rows below which none are split off
+MIN_WEIGHT = 1e-8  # of a row, over the mean: with less it has no effect
 LOOKED_UP_ROWS, SEARCHED_ROWS, COMPARED_NUMBERS = 256, 2**17, 8  # in a search for duplicates
 
 
@@ -76,6 +78,41 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
         what = "groups are given but the train loader shuffles: labels and rows would not match"
         raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
     return labels
+
+
+def weighted(rows: Rows, weights: Any) -> Rows:
+    """The rows with the user's weights, one for each, over their mean; equal ones are as good as none."""
+    if weights is None:
+        return rows
+    given = weights.detach().cpu() if isinstance(weights, Tensor) else np.asarray(weights, dtype=np.float64)
+    values = torch.as_tensor(given).double()
+    if values.shape != (len(rows),):
+        what = f"weights have shape {tuple(values.shape)}; one for each of {len(rows)} rows is needed"
+        raise ValueError(f"{what}, [{len(rows)}].")
+    if len(wrong := (~(values > 0) | values.isinf()).nonzero().flatten()):
+        raise ValueError(
+            f"weights are not positive and finite in {len(wrong)} of {len(rows)} rows, first "
+            f"{float(values[wrong[0]]):g} in row {int(wrong[0])}; drop rows that should not count."
+        )
+    if not rows.ordered:
+        what = "weights are given but the train loader shuffles: weights and rows would not match"
+        raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
+    values = values / values.max()  # the sum of huge ones is not finite
+    if bool((values == values[0]).all()):
+        return rows
+    return replace(rows, weights=(values / values.mean()).clamp_min(MIN_WEIGHT))
+
+
+def in_proportion(weights: Tensor) -> Tensor:
+    """Indices of n rows in proportion to their weights [n], ascending: one of twice the mean comes twice."""
+    edges, n = weights.cumsum(dim=0), len(weights)
+    steps = (torch.arange(n, dtype=torch.float64) + 0.5) * (edges[-1:] / n)
+    return torch.searchsorted(edges, steps).clamp_max(n - 1)
+
+
+def repeated(rows: Rows) -> Rows:
+    """As many rows, each as often as it weighs."""
+    return rows if rows.weights is None else ChosenRows(rows, in_proportion(rows.weights))
 
 
 def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:

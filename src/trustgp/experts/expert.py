@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,6 +77,16 @@ class Problem:
         chosen = chosen[:, self.outputs] if self.blend is None else chosen
         return chosen.to(self.tangents.network.device)
 
+    def weigh(self, features: Any, rows: Tensor) -> Any:
+        """Their features times the roots of their weights: as those of rows of one noise."""
+        return features if self.rows.weights is None else features.scaled(self.roots(rows)[:, 0])
+
+    def roots(self, rows: Tensor) -> Tensor:
+        """Roots of the weights of these rows [m, 1], float64; 1 without weights."""
+        weights = self.rows.weights_at(rows)
+        weights = torch.ones(1, dtype=torch.float64) if weights is None else weights
+        return weights.sqrt()[:, None].to(self.tangents.network.device)
+
     def targets_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Pseudo-targets: r and J theta over the kept columns, shape [m, B], float64."""
         if self.linear is not None:
@@ -143,12 +154,13 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, cached)
         halves = (slice(len(task.own)), slice(len(task.own), None))
         own, border = (moved(both, itemgetter(half)) for half in halves)
-    rows = select_rows(task.own, own, device)
+    rows = select_rows(task.own, problem.weigh(own, task.own), device)
     if len(candidates):
-        rows = rows.borrow(candidates, border, task.borrowed)
-    residual = problem.residual_at(rows.seen)
+        rows = rows.borrow(candidates, problem.weigh(border, candidates), task.borrowed)
+    root = problem.roots(rows.seen)
+    residual = problem.residual_at(rows.seen) * root
     # a given prior does not depend on the targets
-    targets = problem.targets_at(rows.seen, columns) if problem.prior is None else residual
+    targets = problem.targets_at(rows.seen, columns) * root if problem.prior is None else residual
     solution = rows.solve(columns, targets, residual, problem.prior)
     blended = problem.blend is not None
     amplitude = torch.cat([amplitudes(tangents, part, blended=blended) for part in rows.parts(device)])
@@ -171,12 +183,12 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     errors, variances = solution.leave_out(values, None if groups is None else groups[rows.seen].to(device))
     unit, prior = solution.unit(variances), solution.prior
     retrained, corrected = errors.chunk(2, dim=1)
-    retrained, residual_mean = retrained[kept], residual - corrected
+    retrained, residual_mean = (retrained / root)[kept], (residual - corrected) / root
     if problem.leave_out_tangents is not None:
         kept, retrained = _retrained(problem, problem.leave_out_tangents, task)
     every = {
         "residual_mean": residual_mean,
-        "epistemic": unit[:, None] * amplitude * scale,
+        "epistemic": unit[:, None] / root.square() * amplitude * scale,
         "novelty": torch.where(prior > 0, unit / prior, 1.0).clamp_max(1.0)[:, None],
         "noise": noise.expand_as(residual),
         "log_kappa": expert.kappa.log().expand_as(residual),
@@ -200,11 +212,12 @@ def _retrained(problem: Problem, tangents: TangentMap, task: Task) -> tuple[Tens
 def retrained_errors(problem: Problem, tangents: TangentMap, rows: Tensor) -> Tensor:
     """t - t_(-g) of these rows, [k, B], where each, or its whole group, is left out of them."""
     cached = problem.cached if tangents is problem.tangents else None
-    features = features_at(tangents, problem.rows, rows, NO_COLUMNS, cached)
-    targets = problem.targets_at(rows, NO_COLUMNS)
+    features = problem.weigh(features_at(tangents, problem.rows, rows, NO_COLUMNS, cached), rows)
+    root = problem.roots(rows)
+    targets = problem.targets_at(rows, NO_COLUMNS) * root
     factor = maximise_evidence(features.gram(features), targets).factor
     groups = None if problem.groups is None else problem.groups[rows].to(targets.device)
-    return leave_out(torch.cholesky_inverse(factor), targets, groups)[0]
+    return leave_out(torch.cholesky_inverse(factor), targets, groups)[0] / root
 
 
 @torch.no_grad()
@@ -279,7 +292,9 @@ def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> 
         rows, targets = pair
         columns = tangents.columns(problem.rows.take(rows))
         features = features_at(tangents, problem.rows, rows, columns, problem.cached)
-        return features.gram(features), problem.targets_at(rows, columns) if targets is None else targets
+        targets = problem.targets_at(rows, columns) if targets is None else targets
+        features = problem.weigh(features, rows)
+        return features.gram(features), targets * problem.roots(rows)
 
     systems = context.inline().map(gram_and_targets, [*zip(lots, given, strict=True)])
     return pooled_evidence(systems, lowest=LOWEST, highest=HIGHEST)

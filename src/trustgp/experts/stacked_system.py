@@ -130,7 +130,12 @@ class _Lot:
         """Phi, zeros in the padding, float64 [g, m, d], and the features that it was made of."""
         assert isinstance(problem.cached, RowFeatures)
         rows = problem.cached.take(self.index.flatten())
-        return rows.rows.double().unflatten(0, self.index.shape).mul_(self.inside[..., None]), rows
+        return rows.rows.double().unflatten(0, self.index.shape).mul_(self.roots(problem)), rows
+
+    def roots(self, problem: Problem) -> Tensor:
+        """Roots of the rows' weights, 0 in the padding, [g, m, 1]."""
+        roots = problem.roots(self.index.flatten())
+        return (roots if len(roots) == 1 else roots.view_as(self.index[..., None])) * self.inside[..., None]
 
     def values(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """t and r, zeros in the padding, [g, m, B]; with a common prior r is t."""
@@ -138,7 +143,7 @@ class _Lot:
         residual = problem.residual_at(flat)
         targets = problem.targets_at(flat, NO_COLUMNS) if problem.prior is None else residual
         targets, residual = (
-            value.unflatten(0, self.index.shape) * self.inside[..., None] for value in (targets, residual)
+            value.unflatten(0, self.index.shape) * self.roots(problem) for value in (targets, residual)
         )
         return targets, residual
 

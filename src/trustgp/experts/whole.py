@@ -76,10 +76,12 @@ class WholePosterior:
         """log h over that of typical training rows, float64, shape [n, C]."""
         return self._log(self.leverage(by_output))
 
-    def left_out(self, by_output: Tensor) -> Tensor:
-        """The same of training rows, each left out: h / (1 - h)."""
-        leverage = self.leverage(by_output).clamp_max(MAX_LEFT_OUT)
-        return self._log(leverage / (1.0 - leverage))
+    def left_out(self, by_output: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The same of training rows with weights w [n], each left out: h / (1 - w h)."""
+        leverage = self.leverage(by_output)
+        weights = (leverage.new_ones(1) if weights is None else weights.to(leverage))[:, None]
+        inside = (weights * leverage).clamp_max(MAX_LEFT_OUT)
+        return self._log(inside / (1.0 - inside) / weights)
 
     def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
         """What it adds to a `LatentPrediction`, by field, with or without the covariance of outputs."""

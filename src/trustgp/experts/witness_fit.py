@@ -21,6 +21,7 @@ from .gate import find_centroids, nearest_two
 from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
 
 MIN_ROWS = 50  # with fewer rows there is no witness
+LEAST_WEIGHT = 0.1  # of a row, over the mean: it has one noise for all
 MAX_FEW_ROWS, FEW_ROWS_FACTOR = 1000, 4  # up to so many rows, more neighbours
 MAX_CELLS = 3072  # with more it would be larger, and slower to fit, than the experts
 SPREAD_ROWS = 100  # distant rows that decide together on the lengths of columns
@@ -50,7 +51,7 @@ def find_witness(
     if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
-    distinct = distinct_rows(Rows(vectors, targets)).nonzero().flatten().to(vectors.device)
+    distinct = _taken(rows, vectors, targets)
     vectors, targets = vectors[distinct], targets[distinct]
     empty = _empty(vectors, targets.double(), setting)
     if not all(bool(torch.isfinite(scale).all()) for scale in (empty.offset, empty.spread, empty.floor)):
@@ -61,6 +62,13 @@ def find_witness(
     state = _fill(state, points, targets, members)
     state = replace(state, rows=distinct[state.rows])
     return None if room is not None and state.nbytes > room else state
+
+
+def _taken(rows: Rows, vectors: Tensor, targets: Tensor) -> Tensor:
+    """Indices of the rows of a witness: those that repeat no other, and weigh enough."""
+    chosen = distinct_rows(Rows(vectors, targets))
+    chosen = chosen if rows.weights is None else chosen & (rows.weights >= LEAST_WEIGHT)
+    return chosen.nonzero().flatten().to(vectors.device)
 
 
 def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
@@ -89,7 +97,7 @@ def update_witness(
     Cells keep fewer rows where it would exceed `room` bytes; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
-    distinct = distinct_rows(Rows(vectors, targets)).nonzero().flatten().to(vectors.device)
+    distinct = _taken(rows, vectors, targets)
     points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * setting.rows
     members = _members(state, points, most, setting.borrowed, context)
     filled = _fill(state, points, targets, members)

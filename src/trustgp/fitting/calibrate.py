@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..data.chunking import at_once, chunks, evenly, row_bytes
 from ..data.rows import Rows
+from ..data.split import in_proportion
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
@@ -40,6 +41,8 @@ def calibrate(state: ModelState, report: Reporter) -> tuple[ModelState, HeldOutF
     likelihood, training, shape = state.likelihood, state.training, state.shape
     assert training is not None, "a model in a fit has its rows"
     held_out, measures, scores, targets = None, None, state.held_scores, training.rows.targets
+    if training.rows.weights is not None:
+        targets = targets[in_proportion(training.rows.weights).to(targets.device)]
     if training.validation is not None:
         held_out, measures = _validation_rows(state, training.validation, report)
     if likelihood.leaves_out:
@@ -143,8 +146,11 @@ def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | 
         measures[own.to(device)] += held_out.measures[:: len(outputs)].to(device)
         counts[own.to(device)] += 1.0
         parts[number] = (own, outputs, held_out)
-    measures = (measures / counts[:, None])[indices.to(device)].cpu()
-    return CalibrationRows.cat([held_out for *_, held_out in parts]), measures, indices
+    rows, every = training.rows, CalibrationRows.cat([held_out for *_, held_out in parts])
+    if rows.weights is not None:
+        every = every.counted(rows.weights_at(torch.cat([own for own, *_ in parts])))
+        indices = indices[in_proportion(rows.weights[indices])]
+    return every, (measures / counts[:, None])[indices.to(device)].cpu(), indices
 
 
 def _measured(

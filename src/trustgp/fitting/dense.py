@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..data.batches import Unpack
 from ..data.chunking import evenly
 from ..data.rows import DenseOutputError, Rows, finite_rows, gather, read_rows, require_all
-from ..data.split import check_groups
+from ..data.split import check_groups, weighted
 from ..data.trees import kinds, structure, to_device
 from ..state.dense import DenseState
 from ..tangents.network import TangentNetwork, check_network, probe
@@ -52,12 +52,13 @@ def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
     positions = PositionNetwork(network, find_layout(outputs, layers, rows.targets, classes=classes))
     layout, shape, seed = positions.layout, list(outputs.shape[1:]), options.seed
     how: dict[str, Any] = {"classes": classes, "seed": seed}
-    groups, validation = check_groups(options.groups, rows), None
+    rows, groups, validation = weighted(rows, options.weights), check_groups(options.groups, rows), None
     train, groups = position_rows(positions, rows, **how, groups=groups, most=MAX_POSITIONS)
     if options.validation is not None:
         given = read_dense_rows(options.validation, "validation", network, options.unpack)
         validation, _ = position_rows(positions, given, **how, most=MAX_HELD_OUT)
     fixed: dict[str, Any] = {"output": None, "unpack": None, "validation": validation, "groups": groups}
+    fixed["weights"] = train.weights
     if layout.tail is not None:
         names = options.parameters
         names = names if isinstance(names, str) else tuple(f"network.{name}" for name in names)
@@ -114,13 +115,14 @@ def position_rows(
     """Positions of the inputs as rows, `most` of them at random (None: all), and the groups that are left out
     together: those of the inputs, or their numbers. Flattened outputs stay rows."""
     if positions.layout.tail is not None:
-        return Rows(rows.inputs, rows.targets.reshape(len(rows), -1), rows.ordered), groups
+        return replace(rows, targets=rows.targets.reshape(len(rows), -1)), groups
     inputs = torch.arange(len(rows)) if most is None else evenly(len(rows), max(1, most // MIN_POSITIONS))
     each = None if most is None else -(-most // len(inputs))
     lots = _positions(positions, rows, inputs, each, classes, torch.Generator().manual_seed(seed))
     (matrix, source), targets = gather((((x, i), y) for x, i, y in lots), name="positions")
     labels = torch.arange(len(rows)) if groups is None and len(rows) >= MIN_GROUPS else groups
-    return Rows(matrix, targets, rows.ordered), None if labels is None else labels[source]
+    labels = None if labels is None else labels[source]
+    return Rows(matrix, targets, rows.ordered, rows.weights_at(source)), labels
 
 
 @torch.no_grad()

@@ -60,11 +60,11 @@ def run_tangents(
     *,
     outputs: bool = False,
     index: Tensor | None = None,
-    also: Callable[[Sequence[Features]], Any] = lambda _: None,
+    also: Callable[[Tensor, Sequence[Features]], Any] = lambda *_: None,
 ) -> Iterator[tuple[Tensor, Features, Tensor, Any]]:
     """Chunk by chunk, in order, the numbers of rows, all or those of an ascending `index`, their features,
     outputs [k, C] of the same pass through the network ([k, 0] where they are not wanted), and what `also`
-    makes of lots of features, with all that comes with them."""
+    makes of these numbers and lots of features, with all that comes with them."""
     network = tangents.network
     size = min(chunk_rows(tangents), rows_at_once(rows.first, network.device))
     if network.recording and network.device.type == "cuda" and size > 1:  # it has memory of its own
@@ -75,7 +75,7 @@ def run_tangents(
     def make(index: Tensor) -> tuple[Features, Tensor, Any]:
         pieces = map_chunks(lambda part: tangents.features_and_outputs(rows.take(part)), index, len(index))
         lots, values = zip(*pieces, strict=True)
-        reduced = also(lots)
+        reduced = also(index, lots)
         whole = tangents.kind.from_tensors(lots[0].tensors()) if len(lots) == 1 else tangents.kind.cat(lots)
         if not outputs:
             return whole, torch.empty(len(index), 0), reduced

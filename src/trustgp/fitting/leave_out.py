@@ -50,8 +50,9 @@ def _from_further_away(
     rows, cluster = torch.cat(lots), lots[0]
     kernel = problem.tangents if problem.leave_out_tangents is None else problem.leave_out_tangents
     cached = problem.cached if kernel is problem.tangents else None
-    features = features_at(kernel, problem.rows, rows, NO_COLUMNS, cached)
-    targets = problem.targets_at(rows, NO_COLUMNS)
+    features = problem.weigh(features_at(kernel, problem.rows, rows, NO_COLUMNS, cached), rows)
+    root = problem.roots(rows)
+    targets = problem.targets_at(rows, NO_COLUMNS) * root
     inverse = torch.cholesky_inverse(maximise_evidence(features.gram(features), targets).factor)
     weights, left, parts = inverse @ targets, 0, []
     stated = stated_at(mixture, problem.rows, cluster).to(targets.device)
@@ -59,13 +60,14 @@ def _from_further_away(
     seen = features_at(problem.tangents, problem.rows, cluster, NO_COLUMNS, problem.cached)
     for other, lot in zip(others, lots, strict=False):
         left += len(lot)
-        errors = torch.linalg.solve(inverse[:left, :left], weights[:left])[: len(cluster)]
+        errors = (torch.linalg.solve(inverse[:left, :left], weights[:left]) / root[:left])[: len(cluster)]
         # the few that it has borrowed are not new to it
         new = ~torch.isin(cluster, mixture.experts[other].rows.cpu()).to(errors.device)
         if bool(new.any()):
             features = seen.take(new.nonzero().flatten())
             part = _predicted(problem, mixture, other, features, errors[new], y[new])
-            parts.append(replace(part, log_stated=stated[new].flatten()))
+            part = replace(part, log_stated=stated[new].flatten())
+            parts.append(part.counted(problem.rows.weights_at(cluster[new.cpu()])))
     return parts
 
 

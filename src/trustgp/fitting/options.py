@@ -56,6 +56,7 @@ class FitOptions:
     likelihood: Likelihood = field(default_factory=Regression)
     validation: Any = None
     groups: Any = None
+    weights: Any = None
     num_experts: int | None = None
     tangents: Tangents | None = None
     parameters: Choice = "all"  # that count, where tangents are chosen for the user

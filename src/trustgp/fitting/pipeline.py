@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint, weights_fingerprints
 from ..data.quantities import size_text
 from ..data.rows import Rows, kinds, read_rows, require_finite_rows
+from ..data.split import weighted
 from ..data.trees import leaves, structure
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, nearby
@@ -115,12 +116,12 @@ def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Row
     """The network, unwrapped and checked, and its training rows."""
     how = {"name": "train", "finite": False, "unpack": options.unpack}
     if is_called(given := unwrap(network)):
-        rows = read_rows(train, **how)
+        rows = weighted(read_rows(train, **how), options.weights)
         network = called_predictor(given, rows.first)
         warn_called(network, held_out=options.validation is not None)
         return network, rows
     network = as_network(network, options.likelihood.combined)
-    return network, read_rows(train, **how, network=network)
+    return network, weighted(read_rows(train, **how, network=network), options.weights)
 
 
 def thinning_strides(data: FitRows, options: FitOptions) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..data.chunking import chunks, evenly, map_chunks
 from ..data.rows import DenseOutputError, Rows, distinct_rows, finite_rows, read_rows, require_all
-from ..data.split import check_groups, holdout_split, share_in_common
+from ..data.split import check_groups, holdout_split, repeated, share_in_common
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
 from ..executors import FitContext
@@ -284,7 +284,8 @@ def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitCon
     if validation is None and likelihood.needs_held_out:
         off = holdout_split(rows, labels, options.seed)
         count = int(off.sum())
-        data = FitRows(rows.subset(~off), groups, rows.subset(off) if count else None, (len(rows), count))
+        held_out = repeated(rows.subset(off)) if count else None
+        data = FitRows(rows.subset(~off), groups, held_out, (len(rows), count))
     generator = torch.Generator().manual_seed(options.seed)
     unchecked = likelihood.calibrated and data.validation is None and labels is None
     if unchecked and data.rows.looks_like_time_series(generator):

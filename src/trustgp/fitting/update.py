@@ -74,7 +74,10 @@ def update_state(
         # the old rows, then the new ones; more than memory should hold go to a file
         both = before.rows, replace(added, targets=added.targets.to(before.rows.targets))
         batches = (rows.batch(index) for rows in both for index in chunks(len(rows), BATCH_ROWS))
-        rows = Rows(*gather(batches, name="old and new rows"), before.rows.ordered and added.ordered)
+        weights = before.rows.weights  # new rows have the mean weight
+        weights = None if weights is None else torch.cat([weights, weights.new_ones(len(added))])
+        ordered = before.rows.ordered and added.ordered
+        rows = Rows(*gather(batches, name="old and new rows"), ordered, weights)
         whole = replace(before, rows=rows, groups=labels)
         after, mixtures, touched = _refit_experts(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
@@ -196,7 +199,8 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
     if rows_fingerprint(rows, None) != state.provenance.data:  # as a fit takes them
         rows = rows.subset(distinct_rows(rows)).every(state.provenance.stride)
     if rows_fingerprint(rows, None) != state.provenance.data:
-        raise ValueError("train holds other rows than the model was fitted on, or it was fitted with groups.")
+        what = "train holds other rows than the model was fitted on"
+        raise ValueError(f"{what}, or it was fitted with groups or weights.")
     partitions = []
     for mixture in state.mixtures:
         points = embed_rows(mixture.tangents, mixture.gate, rows, context)

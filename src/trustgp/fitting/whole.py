@@ -58,17 +58,18 @@ class RowSums:
         both = [(self.tangents or plain, self.sample), (plain, others.nonzero().flatten())]
         return [(tangents, index) for tangents, index in both if len(index)]
 
-    @staticmethod
-    def reduced(lots: Sequence[Any]) -> Reduced:
-        """Of the features of rows: the sums of phi phi^T by output [C, D, D], hidden vectors [k, h], and the
-        gradients phi themselves [k, C, D]."""
+    def reduced(self, index: Tensor, lots: Sequence[Any]) -> Reduced:
+        """Of the features of rows: the weighted sums of phi phi^T by output [C, D, D], hidden vectors [k, h],
+        and the gradients phi themselves [k, C, D]."""
         each, hidden = ([getattr(lot, name, None) for lot in lots] for name in ("by_output", "hidden"))
         kept, vectors = ([one for one in lot if one is not None] for lot in (each, hidden))
         hidden = torch.cat(vectors) if len(vectors) == len(lots) else None
         if not kept:
             return None, hidden, None
-        by_output = torch.cat(kept)
-        return _second_moments(by_output.double().transpose(0, 1)), hidden, by_output
+        by_output, weights = torch.cat(kept), self._rows.weights_at(index)
+        each = by_output.double()
+        each = each if weights is None else each * weights.sqrt()[:, None, None].to(each)
+        return _second_moments(each.transpose(0, 1)), hidden, by_output
 
     def add(self, index: Tensor, reduced: Reduced) -> None:
         """Take what a pass gave for the rows `index`, ascending."""
@@ -102,7 +103,9 @@ class RowSums:
             hidden = HiddenRows.of(self._hidden, labels.to(self._network.device))
         if kind is None or moments is None or not bool(torch.isfinite(moments).all()):  # an overflow
             return {"hidden": hidden}
-        noise = residual.square().mean(dim=0).to(moments)
+        weights, squared = self._rows.weights, residual.square()
+        squared = squared if weights is None else squared * weights[:, None].to(squared)
+        noise = squared.mean(dim=0).to(moments)
         whole = kind.of(moments, noise, len(self.sample), self._network.dtype)
         # without errors or gradients there is none
         own = {"tangents": self.tangents, "whole": whole} if float(whole.values[-1]) > 0 else {}
@@ -140,7 +143,8 @@ def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor 
         return torch.zeros(len(index), len(mixture.outputs), dtype=torch.float64)
     lots = index.split(chunk_rows(mixture.tangents))
     parts = (_gradients(mixture.tangents, rows, lot) if kept is None else kept[lot] for lot in lots)
-    return torch.cat([mixture.whole.left_out(part).cpu() for part in parts])
+    weighted = zip(parts, map(rows.weights_at, lots), strict=True)
+    return torch.cat([mixture.whole.left_out(*pair).cpu() for pair in weighted])
 
 
 def extend_whole(mixture: Mixture, rows: Rows) -> Mixture:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ..data.split import in_proportion
 from .quantiles import NUM_MEASURES
 
 BLOCKS, MIN_BLOCK_ROWS = (4, 8, 16, 32, 64), 4  # of consecutive rows whose means are compared
@@ -32,6 +33,13 @@ class HeldOutRows:
         if len(self) <= count:
             return self
         return self.subset(torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:count])
+
+    def counted(self, weights: Tensor | None) -> Self:
+        """Rows in proportion to their weights [n], each with all its entries; see `in_proportion`."""
+        if weights is None:
+            return self
+        each = len(self) // len(weights)
+        return self.subset((in_proportion(weights)[:, None] * each + torch.arange(each)).flatten())
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))

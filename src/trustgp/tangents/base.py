@@ -36,6 +36,8 @@ class Features(KernelRows, Protocol):
 
     def select(self, columns: Tensor) -> Self: ...  # only these feature columns; an empty index keeps all
 
+    def scaled(self, factors: Tensor) -> Self: ...  # each row's features times a number [n]
+
     def explicit(self) -> Tensor | None:
         """The feature matrix [n, d], or None where features are implicit."""
         return None

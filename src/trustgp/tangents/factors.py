@@ -130,6 +130,12 @@ class FactorFeatures(Features):
             raise ValueError("layer factors have no columns to select.")
         return self
 
+    def scaled(self, factors: Tensor) -> Self:
+        signals, products = (
+            tuple(one * factors.to(one)[:, None] for one in group) for group in self.groups()[1:]
+        )
+        return type(self)(self.activations, signals, products)
+
     def tensors(self) -> dict[str, Tensor]:
         groups = zip(GROUPS, self.groups(), strict=True)
         return {f"{name}.{i}": value for name, group in groups for i, value in enumerate(group)}

@@ -100,6 +100,9 @@ class RowFeatures(Features):
     def select(self, columns: Tensor) -> Self:
         return type(self)(self.rows[:, columns.to(self.rows.device)]) if columns.numel() else self
 
+    def scaled(self, factors: Tensor) -> Self:
+        return type(self)(self.rows * factors.to(self.rows)[:, None])
+
     def explicit(self) -> Tensor:
         return self.rows
 
