@@ -266,8 +266,8 @@ def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_pa
     header, _, *lines = tally(Stored(tmp_path)).splitlines()
     assert header == "| against | new motions | other arms |"
     assert lines == [
-        "| ensemble of 5 | 1 / 0 / 0 (1 / 0 / 0) | 0 / 0 / 1 (0 / 0 / 1) |",
-        "| Laplace GLM | 0 / 1 / 0 (0 / 1 / 0) | 1 / 0 / 0 (1 / 0 / 0) |",
+        "| ensemble of 5 | 1/0/0 (1/0/0) | 0/0/1 (0/0/1) |",
+        "| Laplace GLM | 0/1/0 (0/1/0) | 1/0/0 (1/0/0) |",
     ]
 
 

@@ -4,34 +4,43 @@ from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, cifar, detection, front
+from . import benchmarks, cifar, detection, front, settings
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
 
-def findings(stored: Stored, *, study: str) -> str:
-    """The sentences that a study made from its numbers, and where they come from."""
+def findings(stored: Stored, *, study: str, last: int = 0) -> str:
+    """The sentences that a study made from its numbers, or the `last` of them, and where they come from."""
     result = stored.study(study)
     origin = result["provenance"]
     made = f"`{origin['command']}`, {origin['device']}, {origin['date']}, commit `{origin['commit'][:10]}`."
-    return f"{bullets(result['findings'])}\n\nFrom {made}"
+    return f"{bullets(result['findings'][-last:])}\n\nFrom {made}"
 
 
-def table(stored: Stored, *, title: str | None = None, study: str = "classification") -> str:
+def table(
+    stored: Stored,
+    *,
+    title: str | None = None,
+    study: str = "classification",
+    spread: bool = True,
+    note: bool = True,
+) -> str:
     """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note."""
     tables = [one for one in stored.tables(study) if title in (None, one["title"])]
     if not tables:
         raise NotRun(f"study `{study}` in its present form")
     columns, rows = tables[0]["columns"], tables[0]["rows"]
-    cells = [[_cell(cell, column) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    cells = [[_cell(*pair, spread=spread) for pair in zip(row, columns, strict=True)] for row in rows]
     names = [", ".join(filter(None, (column["name"], column["unit"]))) for column in columns]
-    return f"{grid(names, cells)}\n\n{words(tables[0]['note'])}".strip()
+    about = tables[0]["note"] if note else ""
+    about = about if spread else about.replace("mean ± deviation", "mean")
+    return f"{grid(names, cells)}\n\n{words(about)}".strip()
 
 
-def _cell(cell: Any, column: dict[str, Any]) -> str:
+def _cell(cell: Any, column: dict[str, Any], *, spread: bool) -> str:
     if cell is None or isinstance(cell, str):
         return cell or ""
-    values = cell if isinstance(cell, list) else [cell]
+    values = cell[: 1 + spread] if isinstance(cell, list) else [cell]
     return " ± ".join(number(value, column["digits"]) for value in values)
 
 
@@ -58,13 +67,17 @@ BLOCKS: dict[str, Block] = {
     "speed.cuda": partial(benchmarks.over_network, study="runtime-cuda"),
     "speed.worth": benchmarks.worth,
     "paper.toy": partial(table, study="toy"),
-    "paper.ablation": front.ablation,
+    "paper.ablation": settings.observations,
     "paper.transfer": front.transfer,
     "paper.zero-shot": front.zero_shot,
-    "paper.printed": partial(table, study="transfer", title="The paper's Table 1, as printed"),
-    "paper.untuned": partial(table, study="transfer", title="Table 1 here, untuned, as in the paper"),
+    "paper.printed": partial(table, study="transfer", title="The paper's Table 1, as printed", spread=False),
+    "paper.untuned": partial(
+        table, study="transfer", title="Table 1 here, untuned, as in the paper", note=False
+    ),
     "paper.tuned": partial(table, study="transfer", title="Table 1 here, tuned"),
+    "paper.order": partial(findings, study="transfer", last=3),
     "paper.detection": detection.summary,
+    "studies.settings": settings.defaults,
     "detection.told": detection.told,
     "detection.right": detection.right,
     "detection.loses": detection.loses,

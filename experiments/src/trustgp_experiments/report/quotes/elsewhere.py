@@ -1,11 +1,10 @@
-"""Where trustgp loses outside the arms' networks of single states: sequences, classes and detectors."""
+"""Where trustgp loses outside the arms' networks of single states: sequences, classes and calls."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...datasets import IMAGE_SETS
 from .comparisons import IN_DOMAIN, OURS, StoredCase, other_tests, stored_cases
-from .detection import behind
 from .stored import NotRun, Stored, listed, number
 
 DEFAULT = "trustgp default"  # as the study of run time calls it
@@ -59,15 +58,6 @@ def classes(stored: Stored) -> list[str]:
             f"{len(ahead)} of {len(novel)} sets, by most {listed(worst)}."
         )
     return sentences
-
-
-def detectors(stored: Stored) -> list[str]:
-    """Scores by which another method is ahead."""
-    try:
-        lost = behind(stored.numbers("detection")["worlds"]["scenes"])
-    except NotRun:
-        return []
-    return [f"Detectors: {' '.join(lost)}"] if lost else []
 
 
 def calls(stored: Stored) -> list[str]:

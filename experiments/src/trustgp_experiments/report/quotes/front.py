@@ -16,7 +16,7 @@ from .comparisons import (
     kinds_of,
     stored_cases,
 )
-from .elsewhere import calls, classes, detectors, sequences
+from .elsewhere import calls, classes, sequences
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
@@ -29,7 +29,7 @@ FEW = ("ensemble of 5", "Laplace GLM", "network + noise, tails", "know-nothing")
 OWN = (OURS, CORRECTED)
 Places = Sequence[tuple[StoredCase, str]]
 FORM, KNOWN = "trustgp paper form", SPLITS[1]
-NUM_VERDICTS = 5  # findings of the ablation: what is against us, and four observations of the paper
+MAX_PEERS = 3  # that a sentence names
 LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
@@ -79,7 +79,7 @@ def tally(stored: Stored) -> str:
     rows = []
     for peer in (peer for peer in PICKED if peer in peers):
         parts = [[one[peer] for one in part if peer in one] for part in gaps.values()]
-        rows.append([peer, *(counted(part) or "" for part in parts)])
+        rows.append([peer, *((counted(part) or "").replace(" / ", "/") for part in parts)])
     return grid(["against", *places], rows)
 
 
@@ -101,14 +101,12 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
         f"Mean over {len(arms)} arms ({listed(arms)}) and {len(result['provenance']['seeds'])} seeds; NLL in "
-        "nats per torque, lower is better; width of the 95 % interval in training deviations. New motions: "
-        "no training row comes near; other arms: zero shot; known motions: rows between training rows of the "
-        "same motion. A gap: not stored, or the method has no likelihood. The witness alone is "
-        "a part of trustgp."
+        "nats per torque, lower is better; width of the 95 % interval in training deviations. A gap: not "
+        "stored, or no likelihood. The witness alone is a part of trustgp."
     )
     text += f" Tables: {len(tabled)} data sets." * bool(tabled)
     text += f" Costs: SARCOS, known motions, each method alone on {result['provenance']['device']}; training "
-    return f"{text}is that of networks beyond the one that is given."
+    return f"{text}is that of networks beyond the given one."
 
 
 def loses(stored: Stored) -> str:
@@ -116,32 +114,35 @@ def loses(stored: Stored) -> str:
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     found = sorted(found, key=lambda case: case.about["split"] == KNOWN)
     lost = [*_elsewhere(found), *_in_domain(found), *_coverage([*found, *tabled]), *_tables(tabled)]
-    lost += [sentence for block in (sequences, classes, detectors, calls) for sentence in block(stored)]
+    lost += [sentence for block in (sequences, classes, calls) for sentence in block(stored)]
     return bullets(lost)
 
 
 def _in_domain(found: Sequence[StoredCase]) -> list[str]:
-    sentences, unsure, free = [], [], []
+    sentences, unsure = [], []
     for case in found:
         ahead, mostly = case.ahead(), case.mostly_ahead()
         if ahead:
             (first, gap), *rest = ahead
-            also = f"; so have {listed([f'`{name}`' for name, _ in rest])}" if rest else ""
+            verb = "have" if rest[1:] else "has"
+            also = f"; so {verb} {_named([name for name, _ in rest])}" if rest else ""
             far = f"{gap.mean:.2f} ({gap.low:.2f} to {gap.high:.2f})"
             sentences.append(f"**{case.name}**: `{first}` has the lower NLL, by {far}{also}.")
         elif mostly:
-            unsure.append(f"{case.name} ({listed([f'`{name}`' for name in mostly])})")
-        else:
-            free.append(case.name)
+            unsure.append(f"{case.name} ({_named(mostly)})")
     if unsure:
-        sentences.append(f"Lower in most seeds, if not beyond the interval over seeds: {'; '.join(unsure)}.")
+        sentences.append(f"Lower in most seeds, but within the interval over seeds: {'; '.join(unsure)}.")
     gaps = [(case, gap) for case in found if (gap := case.against(OURS, WITNESS)) and gap.verdict == "worse"]
     if gaps:
         cases_lost = listed([f"{case.name} by {gap.mean:.2f}" for case, gap in gaps])
         sentences.append(f"A part of trustgp, the witness alone, has the lower NLL on {cases_lost}.")
-    lost = f"{len(found) - len(free)} of {len(found)} cases"
-    end = f"On the arm that trained some peer is lower in most seeds in {lost}"
-    return [*sentences, f"{end}; not in {listed(free)}." if free else f"{end}."]
+    return sentences
+
+
+def _named(peers: Sequence[str]) -> str:
+    """The first, and how many more there are."""
+    more = [f"{len(peers) - MAX_PEERS} more"] if len(peers) > MAX_PEERS else []
+    return listed([*(f"`{name}`" for name in peers[:MAX_PEERS]), *more])
 
 
 def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
@@ -149,14 +150,19 @@ def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
     places = kinds_of(found).get("other arms", ())
     if not places:
         return []
-    ahead = Counter(peer for case, test in places for peer, _ in case.ahead(test))
-    most = [f"`{name}` in {count}" for name, count in ahead.most_common(4)]
+    lower = [(peer, gap, case, test) for case, test in places for peer, gap in case.ahead(test)]
+    most = [f"`{peer}` in {n}" for peer, n in Counter(peer for peer, *_ in lower).most_common(4)]
     case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
     worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
-    lower = (
-        f"lower NLL than ours have {listed(most)}" if most else "no peer has a lower NLL beyond the interval"
-    )
-    return [f"On other arms, zero shot ({len(places)} cases): {lower}. Our worst is {worst}."]
+    text = "no peer has a lower NLL beyond the interval"
+    if lower:
+        peer, gap, far, on = max(lower, key=lambda one: abs(one[1].mean))
+        text = f"lower NLL than ours have {listed(most)}, by most `{peer}` by {gap.mean:.2f} "
+        text += f"({far.about['trained']} on {on})"
+    parts = [case.against(OURS, WITNESS, test=test) for case, test in places]
+    if count := sum(part is not None and part.verdict == "worse" for part in parts):
+        text += f"; so has the witness alone, a part of trustgp, in {count}"
+    return [f"On other arms, zero shot ({len(places)} cases): {text}. Our worst is {worst}."]
 
 
 def _coverage(found: Sequence[StoredCase]) -> list[str]:
@@ -177,11 +183,6 @@ def _tables(found: Sequence[StoredCase]) -> list[str]:
     lines = [f"`{peer}` in {n} (worse in {counts[peer, 'better']})" for peer, n in ahead.most_common(5)]
     who = f"a lower NLL beyond the interval have: {listed(lines)}" if lines else "no peer has a lower NLL"
     return [f"On {len(found)} tables {who}."] if found else []
-
-
-def ablation(stored: Stored) -> str:
-    """Its observations, judged."""
-    return bullets(stored.study("ablation")["findings"][:NUM_VERDICTS])
 
 
 def transfer(stored: Stored) -> str:

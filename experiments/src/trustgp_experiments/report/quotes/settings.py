@@ -1,0 +1,47 @@
+"""Blocks of the ablation: the paper's observations, and the defaults beside the best settings."""
+
+import re
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from .stored import Stored, bullets, grid, number
+
+NUM_VERDICTS = 5  # findings: what is against us, and four observations of the paper
+ABOUT_OURS = re.compile(r"(Of our own: .*?\))\.(?= |$)")  # with its numbers in brackets
+DEFAULT = " (default)"
+KINDS = ("own", "own, witness")  # columns of the stored table
+
+
+def observations(stored: Stored) -> str:
+    """What is against the defaults, and the paper's observations, judged by the plain variance."""
+    findings = stored.study("ablation")["findings"][:NUM_VERDICTS]
+    return bullets(ABOUT_OURS.sub(lambda ours: _without_numbers(ours[1]), one) for one in findings)
+
+
+def _without_numbers(verdict: str) -> str:
+    return re.sub(r" \([^)]*\)", "", verdict) + "."
+
+
+def defaults(stored: Stored) -> str:
+    """On each axis of ours the NLL of the default, and the lowest of the other settings."""
+    table = stored.tables("ablation")[1]
+    names = [column["name"] for column in table["columns"]]
+    rows = []
+    for axis, block in groupby(table["rows"], key=lambda row: row[0]):
+        settings = list(block)
+        nll = [{row[1]: row[names.index(kind)] for row in settings} for kind in KINDS]
+        (default,) = (name for name in nll[0] if name.endswith(DEFAULT))
+        if any(one[default] is None for one in nll):
+            continue  # the witness has no NLL without itself
+        cells = [cell for one in nll for cell in _cells(one, default)]
+        rows.append([axis, default.removesuffix(DEFAULT), *cells])
+    columns = ["setting", "default", "NLL", "best other", "NLL, witness", "best other"]
+    return grid(columns, rows)
+
+
+def _cells(nll: Mapping[str, Any], default: str) -> list[str]:
+    """Of the default, and of the best other setting."""
+    others = {name: cell[0] for name, cell in nll.items() if name != default and cell is not None}
+    best = min(others, key=others.__getitem__)
+    return [number(nll[default][0], 3), f"{best}: {number(others[best], 3)}"]
