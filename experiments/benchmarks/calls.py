@@ -10,7 +10,6 @@ promised: other work of the machine lengthens the longest call.
 
 import argparse
 import gc
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 
 import trustgp
 from trustgp import export_onnx
+from trustgp_experiments.core.benchmark import print_figures
 from trustgp_experiments.core.stage_timer import status_bytes
 from trustgp_experiments.peers import mlp, train
 from trustgp_experiments.studies.runtime.calls import onnx_session
@@ -109,7 +109,7 @@ def main() -> None:
             "onnxruntime": exported(model, inputs, options.calls, file),
             "predict": endure(lambda row: predicted(model, row), [*inputs.split(1)], options.predict_calls),
         }
-    print(json.dumps(result))
+    print_figures(**result)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ turned by 90 degrees, letters and textures in colour.
 """
 
 import argparse
-import json
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from trustgp import metrics
 from trustgp.data.trees import moved
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.state.model_state import predict_uncalibrated
+from trustgp_experiments.core.benchmark import print_figures
 from trustgp_experiments.core.stage_timer import stages
 from trustgp_experiments.datasets import draw_letters, draw_textures
 from trustgp_experiments.datasets.files import Folder
@@ -253,7 +253,7 @@ def main() -> None:
         warnings.simplefilter("ignore")
         figures = {name: one_network(name, data, sizes, options) for name in options.network}
     device = torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu"
-    print(json.dumps({"device": device, "torch": torch.__version__, **sizes, "figures": figures}))
+    print_figures(**{"device": device, "torch": torch.__version__, **sizes, "figures": figures})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ seeds, and the difference from a temperature for each label with its standard er
 """
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 import trustgp
 from trustgp.metrics import label_calibration_error, label_nll
+from trustgp_experiments.core.benchmark import print_figures
 
 INPUTS, HIDDEN, TEST_ROWS = 12, 24, 8000
 CASES = ((5, 2000, 400), (20, 2000, 100), (20, 2000, 400), (20, 2000, 1500))  # labels, rows, training steps
@@ -115,7 +115,7 @@ def main() -> None:
             name = "{} labels, {} rows, {} steps, {} validation rows".format(*case, count)
             figures[name] = summary([scores_of(case, count, seed) for seed in range(options.seeds)])
             print(name, figures[name], flush=True)
-    print(json.dumps({"benchmark": "labels", "seeds": options.seeds, "figures": figures}))
+    print_figures(benchmark="labels", seeds=options.seeds, figures=figures)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ graph), and the most memory beside a forward and backward pass of the same rows.
 """
 
 import argparse
-import json
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ import trustgp
 from trustgp.data.chunking import chunks, rows_at_once
 from trustgp.experts.features import chunk_rows
 from trustgp.export.trace.trace import traced
+from trustgp_experiments.core.benchmark import print_figures
 from trustgp_experiments.core.stage_timer import Ledger, call_peak, stages
 from trustgp_experiments.training.train import now, record_graph
 
@@ -203,8 +203,7 @@ def main() -> None:
         else:
             figures = {"images": streamed(options)}
     device = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "cpu"
-    result = {"device": device, "torch": torch.__version__, "rows": options.rows}
-    print(json.dumps({**result, "figures": figures}))
+    print_figures(device=device, torch=torch.__version__, rows=options.rows, figures=figures)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,16 @@ def loaded(name):
 def run(monkeypatch, capsys):
     """Runs a benchmark in this process, and returns the JSON of its last line."""
 
+    monkeypatch.setenv("TRUSTGP_COMMIT", "0123456789ab")
+
     def run(name, *arguments):
         module = loaded(name)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         with torch.random.fork_rng():
             module.main()
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert result["commit"] == "0123456789ab"
+        return result
 
     return run
 

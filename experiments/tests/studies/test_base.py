@@ -14,6 +14,7 @@ import pytest
 
 import trustgp
 from trustgp_experiments.core import result as base
+from trustgp_experiments.core.benchmark import print_figures
 from trustgp_experiments.core.result import (
     Column,
     Figure,
@@ -253,6 +254,21 @@ def test_outside_a_checkout_of_ours_the_variable_is_the_commit(checkout, monkeyp
     assert base.commit() == "0123456789ab"
     monkeypatch.setenv("PATH", "")  # no git either
     assert base.commit() == "0123456789ab"
+
+
+def test_a_benchmark_ends_with_its_figures_and_the_commit_of_its_code(checkout, monkeypatch, capsys):
+    (checkout / ".gitignore").write_text("src\n")
+    for given, expected in ((None, None), ("0123456789ab", "0123456789ab")):
+        if given:
+            monkeypatch.setenv("TRUSTGP_COMMIT", given)
+        print_figures(figures=[1.5])
+        assert json.loads(capsys.readouterr().out) == {"figures": [1.5], "commit": expected}
+    monkeypatch.delenv("TRUSTGP_COMMIT")
+    (checkout / ".gitignore").unlink()
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-m", "ours")
+    print_figures()
+    assert json.loads(capsys.readouterr().out) == {"commit": base.commit()}
 
 
 def test_the_digest_changes_with_the_source(tmp_path, monkeypatch):

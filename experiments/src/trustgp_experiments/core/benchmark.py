@@ -1,0 +1,14 @@
+"""The last line of a benchmark: its figures as JSON, with the commit of the code that measured them."""
+
+import json
+import os
+from typing import Any
+
+from .result import COMMIT_VARIABLE, commit
+
+
+def print_figures(**figures: Any) -> None:
+    """`commit` is TRUSTGP_COMMIT (a copy without git), else that of the checkout, "+" where files differ
+    from it, else null."""
+    made_by = os.environ.get(COMMIT_VARIABLE) or commit()
+    print(json.dumps({**figures, "commit": made_by}))
