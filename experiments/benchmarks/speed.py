@@ -3,17 +3,20 @@
     python experiments/benchmarks/speed.py [--rows 400 3900] [--device cuda] [--small]
 
 MLPs 8-64-60-2 and 21-5x200-7 ReLU, with smooth made-up targets. A fit is given in seconds of CPU time and of
-the clock, the first in the process apart. A prediction of 1, 64 and 4,096 rows is over the eager network,
-the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and five recorded
-ones; medians, after warming up, with one thread and with all.
+the clock, the first in the process apart. A prediction of 1, 64, 256 and 4,096 rows is over the eager
+network, the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and five recorded
+ones; medians, after warming up, with one thread and with all. On a CPU the exported model is over five
+exported networks, too, in onnxruntime with one thread.
 """
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,11 +24,14 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trustgp
+from trustgp_experiments.core.benchmark import print_figures
 from trustgp_experiments.peers import mlp, train
+from trustgp_experiments.studies.runtime.calls import export_network, onnx_session
 from trustgp_experiments.training.train import now, record_graph
 
 NETWORKS = {400: [8, 64, 60, 2], 3_900: [21, *[200] * 5, 7]}  # by the usual number of training rows
-BATCHES, MEMBERS = (1, 64, 4_096), 5
+BATCHES, MEMBERS = (1, 64, 256, 4_096), 5
+EXPORTED = (1, 256)  # rows of calls of onnxruntime
 
 
 def arm(rows: int, widths: list[int], epochs: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -83,6 +89,22 @@ def predictions(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> 
     return table
 
 
+def exported(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> dict[str, Any]:
+    """Ratios of the exported model to five exported networks, by batch size."""
+    table, device = {}, torch.device("cpu")
+    with TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{name}.onnx" for name in ("model", "network")]
+        trustgp.export_onnx(model, files[0], inputs[:2])
+        export_network(network, files[1], inputs[:2])
+        sessions = [onnx_session(file, threads=1) for file in files]
+        for rows in EXPORTED:
+            given = inputs[torch.arange(rows) % len(inputs)].numpy()
+            calls = [partial(one.run, None, {one.get_inputs()[0].name: given}) for one in sessions]
+            ours, alone = (milliseconds(call, device, 10 * repeat) for call in calls)
+            table[str(rows)] = {"ms": round(ours, 4), "over five": round(ours / (MEMBERS * alone), 2)}
+    return table
+
+
 def fits(network: nn.Module, rows: tuple[Tensor, Tensor], repeat: int) -> tuple[Any, dict[str, Any]]:
     """The model, and seconds of the first fit and of the median of the next ones."""
     times, model = [], None
@@ -115,13 +137,11 @@ def main() -> None:
         for threads in sorted({1, every}):
             torch.set_num_threads(threads)
             own[f"threads {threads}"] = predictions(model, network, inputs, 2 if options.small else 50)
+        if device.type == "cpu":
+            own["onnxruntime"] = exported(model, network, inputs, 2 if options.small else 50)
         figures[str(count)] = own
         print(count, own)
-    print(
-        json.dumps(
-            {"benchmark": "speed", "device": options.device, "torch": torch.__version__, "figures": figures}
-        )
-    )
+    print_figures(benchmark="speed", device=options.device, torch=torch.__version__, figures=figures)
 
 
 if __name__ == "__main__":

@@ -83,9 +83,10 @@ class Problem:
 
     def roots(self, rows: Tensor) -> Tensor:
         """Roots of the weights of these rows [m, 1], float64; 1 without weights."""
-        weights = self.rows.weights_at(rows)
-        weights = torch.ones(1, dtype=torch.float64) if weights is None else weights
-        return weights.sqrt()[:, None].to(self.tangents.network.device)
+        weights, device = self.rows.weights_at(rows), self.tangents.network.device
+        if weights is None:
+            return torch.ones(1, 1, dtype=torch.float64, device=device)
+        return weights.sqrt()[:, None].to(device)
 
     def targets_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Pseudo-targets: r and J theta over the kept columns, shape [m, B], float64."""

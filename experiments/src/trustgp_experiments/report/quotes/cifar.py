@@ -32,8 +32,7 @@ def table(stored: Stored) -> str:
         cells = [number(nll, 4), number(ece, 4), number(far), number(other, 4), number(further)]
         rows.append([f"{name}, here", *cells, short(small.get(name, {}).get("fit s")), tuned])
     columns = ["", "NLL, ResNet-20", "ECE", "turned", "NLL, ResNet-56", "turned", "fit, s", "tuned on"]
-    code = f" Measured with {found['code']}." if "code" in found else ""
-    origin = f"{found['device']}, torch {found['torch']}, {found['train']:,} training images.{code}"
+    origin = f"{found['device']}, torch {found['torch']}, {found['train']:,} training images."
     return f"{grid(columns, rows)}\n\n{words(origin)}"
 
 
