@@ -4,9 +4,9 @@
 
 MLPs 8-64-60-2 and 21-5x200-7 ReLU, with smooth made-up targets. A fit is given in seconds of CPU time and of
 the clock, the first in the process apart. A prediction of 1, 64, 256 and 4,096 rows is over the eager
-network, the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and five recorded
-ones; medians, after warming up, with one thread and with all. On a CPU the exported model is over five
-exported networks, too, in onnxruntime with one thread.
+network, the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and five
+recorded ones; medians, after warming up, with one thread and with all. On a CPU the exported model is over
+five exported networks, too, in onnxruntime with one thread.
 """
 
 import argparse
