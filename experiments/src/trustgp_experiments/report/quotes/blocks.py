@@ -77,6 +77,7 @@ BLOCKS: dict[str, Block] = {
     "paper.tuned": partial(table, study="transfer", title="Table 1 here, tuned"),
     "paper.order": partial(findings, study="transfer", last=3),
     "paper.detection": detection.summary,
+    "studies.sequences": front.sequences_tally,
     "studies.settings": settings.defaults,
     "detection.told": detection.told,
     "detection.right": detection.right,

@@ -1,7 +1,7 @@
 """Blocks of the README (quality, cost, where trustgp loses), and of the comparison with the paper's form."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...core.claim import tally as counted
@@ -14,6 +14,7 @@ from .comparisons import (
     StoredCase,
     cases,
     kinds_of,
+    other_tests,
     stored_cases,
 )
 from .elsewhere import calls, classes, sequences
@@ -74,10 +75,21 @@ def tally(stored: Stored) -> str:
     places: dict[str, Places] = {**kinds_of(cases(stored, "transfer"))}
     if tabled:
         places["tables"] = [(case, IN_DOMAIN) for case in tabled]
+    return _counts(places, PICKED)
+
+
+def sequences_tally(stored: Stored) -> str:
+    """The same of networks for windows of states, against all peers; then the other findings of the study."""
+    found = cases(stored, "sequence")
+    places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": list(other_tests(found))}
+    return f"{_counts(places, found[0].peers)}\n\n{bullets(stored.study('sequence')['findings'][-2:])}"
+
+
+def _counts(places: Mapping[str, Places], methods: Sequence[str]) -> str:
     gaps = {kind: [case.gaps(OURS, test) for case, test in part] for kind, part in places.items()}
     peers = {peer for part in gaps.values() for one in part for peer in one}
     rows = []
-    for peer in (peer for peer in PICKED if peer in peers):
+    for peer in (peer for peer in methods if peer in peers):
         parts = [[one[peer] for one in part if peer in one] for part in gaps.values()]
         rows.append([peer, *((counted(part) or "").replace(" / ", "/") for part in parts)])
     return grid(["against", *places], rows)
