@@ -256,7 +256,7 @@ def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_e
 
 
 def test_each_seed_judges_another_detector_on_pictures_that_did_not_train_it():
-    worlds = [make_scenes(seed=k, fitted=2, tested=2) for k in range(3)]
+    worlds = [make_scenes(seed=k, fitted=2, validated=2, tested=2) for k in range(3)]
     assert [world.detector[0] for world in worlds] == list(DETECTORS)
     world = worlds[0]
     assert world.fit.known == 2

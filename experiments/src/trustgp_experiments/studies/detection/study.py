@@ -60,7 +60,9 @@ def _cells(setting: Setting) -> dict[str, Any]:
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     """With times and a flight, of the first seed."""
-    sizes = {"fitted": setting.sized(5000, 24), "tested": setting.sized(500, 16)}
+    sizes = setting.sized(
+        {"fitted": 5000, "validated": 500, "tested": 500}, {"fitted": 24, "validated": 16, "tested": 8}
+    )
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
     few = setting.sized({}, {"variants": 3, "passes": 3})
@@ -71,7 +73,7 @@ def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
         images = world.tests[FAMILIAR].images[:20]
         scores["times"] = time_calls(own, networks[1:], images, quick=setting.quick)
         scores["threshold"] = own.threshold(false_alarm=FALSE_ALARM)
-        flight_gif(own, setting.out / "flight.gif", frames=setting.sized(FRAMES, 6))
+        flight_gif(own, setting.out / "flight.gif", frames=setting.sized(FRAMES, 4))
     return scores
 
 

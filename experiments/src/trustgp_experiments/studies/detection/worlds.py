@@ -57,11 +57,11 @@ class World:
         return PictureSet(images, things, self.validation.known)
 
 
-def make_scenes(*, seed: int, fitted: int, tested: int, jobs: int = 1) -> World:
+def make_scenes(*, seed: int, fitted: int, validated: int, tested: int, jobs: int = 1) -> World:
     """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
     has pictures of its own, and judges another detector; the others are members of its ensemble."""
     carry = {"fit": (fitted, "carry", 0, first_fitted(seed, fitted))}
-    carry["validation"] = (tested, "carry", SEEDS["validation"] + seed, 0)
+    carry["validation"] = (validated, "carry", SEEDS["validation"] + seed, 0)
     styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LATER: "later", LOOKED_AT: "novel"}
     tests = {name: (tested, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
     drawn = {name: _labelled(one, len(CLASSES)) for name, one in _rendered({**carry, **tests}, jobs).items()}

@@ -26,7 +26,7 @@ QUICK_KINDS = (FIRST, "ConvNet")  # the small ones
 def run(setting: Setting) -> Result:
     """Train, fit and time one network after another; one that fails is skipped, with the reason."""
     networks, skipped, every = {}, {}, kinds(quick=setting.quick, device=setting.device)
-    chosen = {name: kind for name, kind in every.items() if not setting.quick or name in QUICK_KINDS}
+    chosen = {name: _smallest_budget(every[name]) for name in QUICK_KINDS} if setting.quick else every
     for name, kind in chosen.items():
         try:
             networks[name] = [_one(setting, kind, seed) for seed in range(setting.seeds)]
@@ -52,6 +52,11 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
         timing = _timing(setting, load.batch)
         entries += setting.once(f"{name}-{load.name}", partial(measure, case, load, timing))
     return {**scores, "entries": entries}
+
+
+def _smallest_budget(kind: Kind) -> Kind:
+    """The same with one budget beside the default: every one is fitted, traced and exported."""
+    return replace(kind, budgets=lambda network: dict([*kind.budgets(network).items()][-1:]))
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
