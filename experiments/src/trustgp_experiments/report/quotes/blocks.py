@@ -21,19 +21,20 @@ def table(
     stored: Stored,
     *,
     title: str | None = None,
+    more: str | None = None,
     study: str = "classification",
     spread: bool = True,
-    note: bool = True,
 ) -> str:
-    """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note."""
+    """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note.
+    `more` is the title of another with the same columns, whose rows follow."""
     tables = [one for one in stored.tables(study) if title in (None, one["title"])]
     if not tables:
         raise NotRun(f"study `{study}` in its present form")
-    columns, rows = tables[0]["columns"], tables[0]["rows"]
+    columns, rows = tables[0]["columns"], [*tables[0]["rows"]]
+    rows += [row for one in stored.tables(study) if more == one["title"] for row in one["rows"]]
     cells = [[_cell(*pair, spread=spread) for pair in zip(row, columns, strict=True)] for row in rows]
     names = [", ".join(filter(None, (column["name"], column["unit"]))) for column in columns]
-    about = tables[0]["note"] if note else ""
-    about = about if spread else about.replace("mean ± deviation", "mean")
+    about = tables[0]["note"] if spread else tables[0]["note"].replace("mean ± deviation", "mean")
     return f"{grid(names, cells)}\n\n{words(about)}".strip()
 
 
@@ -53,6 +54,7 @@ CLASSES = {
     "table": "What it costs, and what it is worth",
     "looked": "Looked at when choices were made: novel images detected: AUROC",
 }
+UNTUNED = "Table 1 here, untuned, as in the paper"
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
 BLOCKS: dict[str, Block] = {
     "readme.small": front.small,
@@ -71,10 +73,7 @@ BLOCKS: dict[str, Block] = {
     "paper.transfer": front.transfer,
     "paper.zero-shot": front.zero_shot,
     "paper.printed": partial(table, study="transfer", title="The paper's Table 1, as printed", spread=False),
-    "paper.untuned": partial(
-        table, study="transfer", title="Table 1 here, untuned, as in the paper", note=False
-    ),
-    "paper.tuned": partial(table, study="transfer", title="Table 1 here, tuned"),
+    "paper.here": partial(table, study="transfer", title=UNTUNED, more="Table 1 here, tuned"),
     "paper.order": partial(findings, study="transfer", last=3),
     "paper.detection": detection.summary,
     "studies.sequences": front.sequences_tally,

@@ -203,10 +203,11 @@ def transfer(stored: Stored) -> str:
     for case in cases(stored, "transfer"):
         nll = [number(case.mean(method, "nll")) for method in (FORM, OURS, CORRECTED)]
         gap = case.against(FORM, OURS)
-        covers = [percent(case.mean(method, "coverage")) for method in (FORM, OURS)]
-        rows.append([case.name, *nll, "" if gap is None else gap.words(), *covers])
+        covers = [case.mean(method, "coverage") for method in (FORM, OURS)]
+        shares = [percent(share).removesuffix(" %") for share in covers]
+        rows.append([case.name, *nll, "" if gap is None else gap.words(), *shares])
     columns = ["case", "paper's own form", OURS, CORRECTED, "its NLL above ours (95 % interval)"]
-    return grid([*columns, "95 % covers: paper's own form", OURS], rows)
+    return grid([*columns, "95 % covers, %: paper's own form", OURS], rows)
 
 
 def zero_shot(stored: Stored) -> str:

@@ -16,7 +16,8 @@ KINDS = ("own", "own, witness")  # columns of the stored table
 def observations(stored: Stored) -> str:
     """What is against the defaults, and the paper's observations, judged by the plain variance."""
     findings = stored.study("ablation")["findings"][:NUM_VERDICTS]
-    return bullets(ABOUT_OURS.sub(lambda ours: _without_numbers(ours[1]), one) for one in findings)
+    shorter = (ABOUT_OURS.sub(lambda ours: _without_numbers(ours[1]), one) for one in findings)
+    return bullets(one.replace(", as the paper observed,", "") for one in shorter)
 
 
 def _without_numbers(verdict: str) -> str:
