@@ -243,9 +243,11 @@ class RowMap(GradientMap):
         if per_expert is not None and per_expert > len(kept):
             raise ValueError(f"keep_per_expert={per_expert} exceeds the {len(kept)} parameters kept.")
 
-    def collector(self, n: int, mixed: int | None = None) -> DenseAccumulator:
+    def collector(
+        self, n: int, mixed: int | None = None, kind: type[DenseAccumulator] = DenseAccumulator
+    ) -> DenseAccumulator:
         every = len(self.kept) == self.network.num_parameters
-        return DenseAccumulator(self.network, n, mixed or len(self.mix), None if every else self.kept)
+        return kind(self.network, n, mixed or len(self.mix), None if every else self.kept)
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         if len(self.kept) > MAX_GATHERED:

@@ -5,7 +5,6 @@ Tangent features of a batch are computed at once, by the model's own code, in a 
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,7 @@ from ...model import UncertaintyModel
 from ...state.model_state import require_support
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
-from ...tangents.jacobian.accumulators import Collector, DenseAccumulator
+from ...tangents.jacobian.accumulators import DenseAccumulator
 from ...tangents.jacobian.layer_gradients import LayerCall, Signals
 from ...tangents.jacobian.layer_io import record
 from ...tangents.jacobian.strategies import GradientPlan
@@ -67,13 +66,17 @@ class RowMaker(nn.Module):
     def __init__(self, tangents: RowMap | SketchMap, plan: GradientPlan) -> None:
         super().__init__()
         self.tangents, self.network, self.plan = tangents, tangents.network, plan
-        self.rows = tangents.tables if isinstance(tangents, SketchMap) else DenseRows(tangents)
+        self.tables = tangents.tables if isinstance(tangents, SketchMap) else None
+        self.rows = None if isinstance(tangents, SketchMap) else tangents.collector(0, kind=DenseRows)
+        self.slots = getattr(
+            self.rows, "slots", None
+        )  # of sizes that the number of traced rows must not divide
 
     @torch.inference_mode(False)
     def forward(self, inputs: Inputs) -> RowFeatures:
         """As `strategies.layerwise`, all rows and all mixed outputs at once."""
         n = count(inputs)
-        into = self.rows.empty(n) if isinstance(self.rows, DenseRows) else self.tangents.collector(n)
+        into = self.tangents.collector(n) if self.rows is None else self.rows.empty(n)
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs, self.plan.rowless)
         self.plan.check(recorder.unhandled)
@@ -94,58 +97,31 @@ class RowMaker(nn.Module):
         return self.tangents.features(into.rows(), recorder.hidden)
 
 
-class DenseRows(nn.Module, Collector):
-    """Collects gradient rows of the kept columns, [n, K * d], as `accumulators.DenseAccumulator` does, but
-    does not write in place."""
+class DenseRows(DenseAccumulator):
+    """Gradient rows of the kept columns, [n, K * d]; it does not write in place."""
 
-    def __init__(self, tangents: RowMap) -> None:
-        super().__init__()
-        self.parameters_like = next(iter(tangents.network.parameters.values()))
-        self.shapes = {name: value.shape for name, value in tangents.network.parameters.items()}
-        self.sizes = {name: shape.numel() for name, shape in self.shapes.items()}  # of the kept ones
-        self.mixed, self.n = len(tangents.mix), 0
-        self.gradients: dict[str, Tensor] = {}
-        self.kept: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # indices, their rows and columns in [o, i]
-        if len(tangents.kept) == tangents.network.num_parameters:
-            return
-        for name, (_, kept) in DenseAccumulator(tangents.network, 0, 1, tangents.kept).slots.items():
-            assert kept is not None
-            long = self.shapes[name][1:].numel()
-            self.kept[name] = (kept, kept // long, kept % long)
-            self.sizes[name] = len(kept)
+    gradients: dict[str, Tensor]
 
     def empty(self, n: int) -> DenseRows:
-        """A collector for n rows."""
-        into = copy.copy(self)
-        into.n, into.gradients = n, {}
-        return into
-
-    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        table = value.new_zeros(*value.shape[:2], *self.shapes[name])
-        self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
+        other = super().empty(n)
+        other.gradients = {}
+        return other
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """At a single position only the kept columns are multiplied."""
-        if not self.kept or left.shape[2] * left.shape[3] > 1:
+        """At a single position only the kept entries are multiplied."""
+        kept = self.slots[name][1]
+        if kept is None or left.shape[2] * left.shape[3] > 1:
             super().outer(name, left, right)
             return
-        _, rows, columns = self.kept[name]
-        product = left[:, :, 0, 0].index_select(2, rows) * right[:, :, 0, 0].index_select(2, columns)
-        self._sum(name, product)
+        rows, columns = kept // right.shape[4], kept % right.shape[4]  # of [o, i]
+        self.put(name, left[:, :, 0, 0, rows] * right[:, :, 0, 0, columns])
 
-    def add(self, name: str, value: Tensor) -> None:
-        """Numbers of one parameter, from which the kept ones are selected."""
-        value = value.reshape(*value.shape[:2], -1)
-        self._sum(name, value.index_select(2, self.kept[name][0]) if self.kept else value)
-
-    def _sum(self, name: str, value: Tensor) -> None:
+    def put(self, name: str, value: Tensor) -> None:
         self.gradients[name] = self.gradients[name] + value if name in self.gradients else value
 
     def rows(self) -> Tensor:
-        """The gradient rows."""
-        zeros, own = self.parameters_like.new_zeros, self.gradients
-        kept = [(name, size) for name, size in self.sizes.items() if size]
-        parts = [own[name] if name in own else zeros(self.n, self.mixed, size) for name, size in kept]
+        wide = {name: at for name, (at, _) in self.slots.items() if at.stop > at.start}
+        parts = [self.gradients.get(name, self.values[:, :, at]) for name, at in wide.items()]  # or zeros
         return torch.cat(parts, dim=2).flatten(1)
 
 

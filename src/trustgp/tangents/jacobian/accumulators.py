@@ -59,18 +59,28 @@ class DenseAccumulator(Collector):
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
-    def part(self, rows: slice, mixed: slice) -> DenseAccumulator:
+    def empty(self, n: int) -> Self:
+        """Another one for n rows."""
+        other = copy.copy(self)
+        other.values = self.values.new_zeros(n, *self.values.shape[1:])
+        return other
+
+    def part(self, rows: slice, mixed: slice) -> Self:
         part = copy.copy(self)
         part.values = self.values[rows, mixed]
         return part
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.shapes[name])
-        self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
+        self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
 
     def add(self, name: str, value: Tensor) -> None:
-        (columns, kept), value = self.slots[name], value.reshape(*value.shape[:2], -1)
-        self.values[:, :, columns] += value if kept is None else value[:, :, kept]
+        kept, value = self.slots[name][1], value.reshape(*value.shape[:2], -1)
+        self.put(name, value if kept is None else value[:, :, kept])
+
+    def put(self, name: str, value: Tensor) -> None:
+        """The gradient of the kept entries, [n, K, ...]."""
+        self.values[:, :, self.slots[name][0]] += value
 
     def rows(self) -> Tensor:
         """For each mixed output in turn, the kept parameters, [n, K * d]."""
