@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
-from trustgp.experts import blocks
-from trustgp.experts.blocks import Blocks
+from trustgp.experts import stack
+from trustgp.experts.blocks import Blocks, by_owner
 from trustgp.experts.features import NO_COLUMNS
 from trustgp.experts.posteriors import PriorPosterior, SpanPosterior
 from trustgp.experts.stack import SpanStack
@@ -20,10 +20,15 @@ def labels_of(n: int, owners: int) -> torch.Tensor:
     return (torch.rand(n, generator=generator).square() * owners).long()  # uneven
 
 
-@pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize(("n", "owners"), CASES)
-def test_every_row_comes_back_from_a_block_of_its_owner(n, owners, read, monkeypatch):
-    monkeypatch.setattr(blocks, "readable", lambda _: read)
+def test_every_row_comes_back_from_its_owner(n, owners):
+    labels, rows = labels_of(n, owners), torch.arange(n)
+    made = by_owner(lambda owner, own: (rows[own], torch.full_like(rows[own], owner)), labels, owners)
+    assert torch.equal(torch.stack(made), torch.stack([rows, labels]))
+
+
+@pytest.mark.parametrize(("n", "owners"), CASES)
+def test_every_row_comes_back_from_a_block_of_its_owner(n, owners):
     labels = labels_of(n, owners)
     made = Blocks.of(labels, owners)
     rows = torch.arange(n)[:, None] + 1.0
@@ -33,8 +38,8 @@ def test_every_row_comes_back_from_a_block_of_its_owner(n, owners, read, monkeyp
     assert int((split > 0).sum()) == n
     owner = made.pick(torch.arange(owners))[:, None, None].expand_as(split)
     assert torch.equal(made.join(owner)[:, 0], labels)
-    if not read:  # the same for any labels
-        assert len(Blocks.of(torch.zeros_like(labels), owners).owner) == len(made.owner) <= n
+    # the same for any labels
+    assert len(Blocks.of(torch.zeros_like(labels), owners).owner) == len(made.owner) <= n
 
 
 def experts(columns: bool) -> list:
@@ -56,17 +61,19 @@ def experts(columns: bool) -> list:
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("n", [1, 6, 90])
-def test_stacked_experts_of_unequal_ranks_predict_as_each_alone(n, columns):
+@pytest.mark.parametrize("read", [True, False])  # as on a CPU, and as on a GPU
+def test_stacked_experts_of_unequal_ranks_predict_as_each_alone(n, columns, read, monkeypatch):
+    monkeypatch.setattr(stack, "readable", lambda _: read)
     posteriors, labels = experts(columns), labels_of(n, 4)
     features = RowFeatures(torch.randn(n, 12, generator=torch.Generator().manual_seed(1)).double())
     alone = [posteriors[k](features.take(torch.tensor([i]))) for i, k in enumerate(labels.tolist())]
     sizes = [len(pickle.dumps(one)) for one in posteriors]
-    stack = SpanStack.of(posteriors)
-    moments = stack(stack.select(features, labels), labels)
+    made = SpanStack.of(posteriors)
+    moments = made(made.select(features, labels), labels)
     solved = labels != 2 if columns else labels >= 0  # `Mixture.stacked` treats failed ones with columns
     for name in ("unit", "prior", "residual_mean"):
         expected = torch.cat([getattr(one, name) for one in alone])
         torch.testing.assert_close(getattr(moments, name)[solved], expected[solved], rtol=1e-12, atol=1e-13)
-    bases = [stack.basis, *(one.basis for one in posteriors if not one.failed)]
+    bases = [made.basis, *(one.basis for one in posteriors if not one.failed)]
     assert len({one.untyped_storage().data_ptr() for one in bases}) == 1  # stored once
     assert [len(pickle.dumps(one)) for one in posteriors] == pytest.approx(sizes, rel=0.05)

@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import RBF
 from witness_reference import witness_answer, witness_left_out, witness_level, witness_nearby
 
 from trustgp import Witness
+from trustgp.experts import witness
 from trustgp.experts.witness import MAX_SCALED_INPUT, vectors_of
 from trustgp.experts.witness_fit import MIN_ROWS, witness_applies
 from trustgp.export.module.experts import GraphWitness
@@ -59,6 +60,18 @@ def test_predictions_and_the_exported_graph_equal_a_loop_over_rows(find, rows, n
     assert_predicts(state(new), answers(state, new))
     if "borrowed" not in options:
         assert_predicts(GraphWitness(state)(new), state(new), rtol=1e-7)
+
+
+def test_products_give_the_kernel_that_differences_give_and_serve_near_rows_only(
+    find, rows, new, monkeypatch
+):
+    state = replace(find(*rows, rows=40, neighbours=6), ratio=torch.tensor(1e-3, dtype=torch.float64))
+    assert state.full
+    assert 10.0 < float(state.near_radius / state.length) < 1e6
+    monkeypatch.setattr(witness, "SOLVED_NUMBERS", 200)  # several lots
+    by_products = state(new)
+    vars(state)["near_radius"] = 0.0
+    assert_predicts(by_products, state(new), rtol=1e-9, atol=1e-10)
 
 
 def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(find, rows, new):

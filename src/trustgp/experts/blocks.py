@@ -1,18 +1,31 @@
-"""Rows in blocks of one owner each, an expert or a cell: batched products serve all owners at once.
+"""Rows of one owner each, an expert or a cell: on a CPU one owner after another, elsewhere in blocks, so that
+batched products serve all owners at once.
 
-Sizes depend on the numbers of rows and owners only where values may not be read, as in a CUDA graph.
+Sizes of blocks depend on the numbers of rows and owners only: values may not be read, as in a CUDA graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data.torch_modes import readable
 
-MIN_BLOCK = 4  # rows of a block on a CPU, where tables are copied
+def by_owner(
+    work: Callable[[int, Any], tuple[Tensor, ...]], labels: Tensor, owners: int
+) -> tuple[Tensor, ...]:
+    """What `work` gives for each owner and an index of its rows, for rows of the owners `labels` [n]."""
+    if labels.shape[0] == 1:
+        return work(labels.tolist()[0], slice(None))
+    order, sizes = labels.argsort(stable=True), torch.bincount(labels, minlength=owners).tolist()
+    lots = [(owner, rows) for owner, rows in enumerate(order.split(sizes)) if len(rows)]
+    if len(lots) == 1:
+        return work(lots[0][0], slice(None))
+    parts, back = [work(*lot) for lot in lots], order.argsort()
+    return tuple(torch.cat(lot).index_select(0, back) for lot in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -22,19 +35,16 @@ class Blocks:
     owner: Tensor  # of each block [B]
     slot: Tensor | None = None  # of each row in the B * b places [n]; None: each row is a block
     size: int = 1  # b
-    single: int | None = None  # the owner of the one block, where its value may be read
 
     @classmethod
     def of(cls, labels: Tensor, owners: int) -> Blocks:
         """Of rows that belong to the owners `labels` [n]."""
         if type(labels) is not Tensor:  # a trace of any number of rows
             return cls(labels)
-        n, read = labels.shape[0], readable(labels)
-        if n == 1:
-            return cls(labels, single=labels.tolist()[0] if read else None)
-        if not read and n <= 2 * owners:
+        n = labels.shape[0]
+        if n <= 2 * owners:
             return cls(labels)
-        size = max(MIN_BLOCK, 1 << max(0, (n // owners).bit_length() - 1))
+        size = 1 << ((n // owners).bit_length() - 1)
         counts = labels.new_zeros(owners).index_add_(0, labels, torch.ones_like(labels))
         blocks = (counts + (size - 1)) // size
         last, order = blocks.cumsum(dim=0), labels.argsort(stable=True)
@@ -42,8 +52,7 @@ class Blocks:
         shift = size * (last - blocks) - (counts.cumsum(dim=0) - counts)
         ordered = torch.arange(n, device=labels.device) + shift[labels[order]]
         slot = torch.empty_like(order).scatter_(0, order, ordered)
-        used = int(last[-1]) if read else min(n, n // size + owners)
-        numbers = torch.arange(used, device=labels.device)
+        numbers = torch.arange(min(n, n // size + owners), device=labels.device)
         owner = torch.searchsorted(last, numbers, right=True).clamp_max_(owners - 1)
         return cls(owner, slot, size)
 
@@ -60,6 +69,4 @@ class Blocks:
 
     def pick(self, table: Tensor) -> Tensor:
         """The owners' entries [B, ...] of a table [M, ...]."""
-        if self.single is not None:
-            return table.narrow(0, self.single, 1)
         return table.index_select(0, self.owner)

@@ -17,6 +17,7 @@ from ..math.calibration import MAX_VARIANCE, MIN_SUPPORT, steady_log_kappa
 from ..math.held_out import CalibrationRows
 from ..tangents.base import Features, TangentMap
 from ..tangents.replay import Branch
+from .blocks import by_owner
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
@@ -220,14 +221,11 @@ class Mixture:
 
     def _looped(self, features: Features, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
         """The same of experts that keep rows, each of which predicts its own rows at once."""
-        order = labels.argsort(stable=True)
-        sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
-        lots = [(e, rows) for e, rows in enumerate(order.split(sizes)) if len(rows)]
-        parts = [self._moments(e, features if len(lots) == 1 else features.take(rows)) for e, rows in lots]
-        back = order.argsort() if len(lots) > 1 else None
-        unit, prior, mean, *sizes = (
-            lot[0] if back is None else torch.cat(lot)[back] for lot in zip(*parts, strict=True)
-        )
+
+        def own(expert: int, rows: Any) -> tuple[Tensor, ...]:
+            return self._moments(expert, features if isinstance(rows, slice) else features.take(rows))
+
+        unit, prior, mean, *sizes = by_owner(own, labels, len(self.experts))
         return LatentMoments(unit, prior, mean), sizes[0] if sizes else None
 
     @property

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..data.torch_modes import readable
 from ..math.posterior import span_variance
 from ..tangents.rows import RowFeatures
-from .blocks import Blocks
+from .blocks import Blocks, by_owner
 from .posteriors import LatentMoments, Posterior, SpanPosterior
 
 
@@ -61,12 +63,20 @@ class SpanStack:
 
     def __call__(self, kept: RowFeatures, labels: Tensor) -> LatentMoments:
         """Moments of rows of the experts `labels` [n]."""
-        blocks = Blocks.of(labels, len(self.basis))
         # float32 products of a GPU may be TF32
         wide, precision = kept.wide, torch.float64 if labels.is_cuda else self.basis.dtype
-        rows = blocks.split(wide)
-        phi = rows if precision == torch.float64 else blocks.split(kept.rows.to(precision))
-        basis, root = (blocks.pick(table).to(precision) for table in (self.basis, self.root))
-        unit = blocks.join(span_variance(phi, basis, root))
-        mean = blocks.join(torch.bmm(rows, blocks.pick(self.weights)))
+        narrow = kept.rows.to(precision)
+        if readable(labels):
+            unit, mean = by_owner(partial(self._of_one, narrow, wide), labels, len(self.basis))
+        else:
+            blocks = Blocks.of(labels, len(self.basis))
+            basis, root = (blocks.pick(table).to(precision) for table in (self.basis, self.root))
+            unit = blocks.join(span_variance(blocks.split(narrow), basis, root))
+            mean = blocks.join(torch.bmm(blocks.split(wide), blocks.pick(self.weights)))
         return LatentMoments(unit, torch.linalg.vector_norm(wide, dim=1).square(), mean)
+
+    def _of_one(self, phi: Tensor, wide: Tensor, expert: int, rows: Any) -> tuple[Tensor, Tensor]:
+        """Variances and residual means of an expert's rows."""
+        own = slice(expert, expert + 1)
+        unit = span_variance(phi[rows][None], self.basis[own], self.root[own])
+        return unit[0], wide[rows] @ self.weights[expert]

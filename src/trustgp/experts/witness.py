@@ -17,18 +17,20 @@ decreases beyond their novelty nu_0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..data.chunking import at_once
+from ..data.torch_modes import readable
 from ..data.trees import Inputs, leaves, state_tensors
 from ..math.evidence import distances
-from .blocks import Blocks
+from .blocks import Blocks, by_owner
 
 MAX_SCALED_INPUT = 1e30  # scaled inputs are clamped to it: they must fit into float32
 PADDING = 2 * MAX_SCALED_INPUT  # every number of a missing neighbour: its kernel with all others is 0
@@ -37,6 +39,9 @@ NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
 MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
 MIN_DIFFERENCES = 2**16  # of numbers of which a GPU takes the differences
+SOLVED_NUMBERS = 2**17  # of kernels that a cache holds
+EPS, MAX_ROUNDING = 4e-15, 1e-6  # of squared distances from products; and of the kernel, over tau
+TINY = 1e-300  # of -1 / (2 l^2)
 CHUNK_BYTES = 64 * 2**20  # of rows that are predicted together
 
 
@@ -170,6 +175,13 @@ class WitnessState:
         return float((-0.5 / self.length.square()).clamp_min(-1e300))
 
     @cached_property
+    def near_radius(self) -> float:
+        """The distance up to which those between neighbours come from products: their rounding changes the
+        kernel by far less than tau."""
+        rounding = EPS * self.most_neighbours * max(-self.sharpness, TINY)
+        return math.sqrt(MAX_ROUNDING * float(self.ratio) / rounding)
+
+    @cached_property
     def most_neighbours(self) -> int:
         """p as a plain number."""
         return int(self.neighbours)
@@ -216,45 +228,56 @@ class WitnessState:
     def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> WitnessPrediction:
         """The same for as many points as fit into memory."""
         labels = _between(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
-        blocks, full = Blocks.of(labels, len(self.sizes)), self.full and excluded is None
-        if blocks.single is not None and excluded is None:
-            rows, radius = self._in_cell(points, blocks.single)
+        full = self.full and excluded is None
+        if readable(labels):
+            cell = partial(self._in_cell, points, excluded)
+            rows, radius = by_owner(cell, labels, len(self.sizes))
         else:
-            rows, radius = self._in_cells(points, labels, blocks, excluded)
+            rows, radius = self._in_cells(points, labels, excluded)
         neighbours = min(self.most_neighbours, radius.shape[1])
-        closest, missing = radius[:, :neighbours], None if full else radius.isinf()
-        mean, novelty = self._solved(
-            points, rows[:, :neighbours], None if missing is None else missing[:, :neighbours]
-        )
-        errors = self.errors[rows]
-        if missing is None:
+        closest, nearest = radius[:, :neighbours], rows[:, :neighbours]
+        size = SOLVED_NUMBERS // neighbours**2 if readable(points) else len(points)
+        lots = zip(*(each.split(max(1, size)) for each in (points, nearest, closest)), strict=True)
+        solved = [self._solved(*lot, full=full) for lot in lots]
+        mean, novelty = map(torch.cat, zip(*solved, strict=True)) if len(solved) > 1 else solved[0]
+        errors = self.errors.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        if full:
             distance, noise = closest[:, -1], errors.mean(dim=1).double()
         else:
-            inside = (~missing).to(errors)[:, :, None]
+            inside = (~radius.isinf()).to(errors)[:, :, None]
             number, total = inside.sum(dim=1), (inside * errors).sum(dim=1)
             noise = (total / number.clamp_min(1.0)).double()
             if excluded is not None:  # which may be all of a cell's rows
                 noise = torch.where(number > 0, noise, self.errors.double().mean(dim=0))
             distance = closest.masked_fill(closest.isinf(), 0.0).amax(dim=1)
-        level, centre = (
-            table.index_select(0, labels) if blocks.slot is not None else blocks.pick(table)
-            for table in (self.level, self.centre)
-        )
+        level, centre = (table.index_select(0, labels) for table in (self.level, self.centre))
         # tau > 0 keeps it positive where rounding takes the novelty below 0
         variance = torch.maximum(level * (novelty + self.ratio), self.floor)
         return WitnessPrediction(centre + mean, variance, novelty.squeeze(1), distance, noise, self.reach)
 
-    def _in_cell(self, points: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Positions of the nearest rows of a cell [n, k], and their distances [n, k]."""
+    def _in_cell(
+        self, points: Tensor, excluded: ExcludedGroups | None, number: int, index: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Positions of the nearest rows of a cell [n, k], for points with this index, and their distances
+        [n, k]; infinite: it has fewer rows, or they are excluded."""
         first, last = self.edges[number : number + 2]
-        distance = distances(points, self.points[first:last].double()).add_(self.order[: last - first])
-        distance, positions = distance.topk(min(self.num_nearest, last - first), dim=1, largest=False)
-        return positions + first, distance
+        distance = distances(points[index], self.points[first:last].double()).add_(self.order[: last - first])
+        if excluded is not None:
+            same = excluded.groups[index][:, None] == excluded.rows[first:last]
+            distance.masked_fill_(same, torch.inf)
+        most = min(self.num_nearest, self.largest)
+        if last - first >= most:
+            distance, positions = distance.topk(most, dim=1, largest=False)
+            return positions + first, distance
+        distance = nn.functional.pad(distance, (0, most - last + first), value=torch.inf)
+        distance, positions = distance.topk(most, dim=1, largest=False)
+        return (positions + first).clamp_max_(len(self.points) - 1), distance
 
     def _in_cells(
-        self, points: Tensor, labels: Tensor, blocks: Blocks, excluded: ExcludedGroups | None
+        self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
     ) -> tuple[Tensor, Tensor]:
-        """The same of each point's cell; infinite: it has fewer rows, or they are excluded."""
+        """The same of each point's cell."""
+        blocks = Blocks.of(labels, len(self.sizes))
         starts, sizes = self.starts, self.sizes.to(labels.device)
         numbers = torch.arange(self.largest, device=labels.device)
         rows = (starts[blocks.owner][:, None] + numbers).clamp_max_(len(self.points) - 1)  # [B, largest]
@@ -266,19 +289,28 @@ class WitnessState:
         distance, positions = distance.topk(min(self.num_nearest, self.largest), dim=1, largest=False)
         return (starts[labels][:, None] + positions).clamp_max_(len(self.points) - 1), distance
 
-    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows."""
-        rows, targets = self.points[positions], self.targets[positions]
-        if missing is not None:
-            rows = rows.masked_fill(missing[:, :, None], PADDING)  # [n, p, d]
-        joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
-        kernel = _between(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
-        kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
-        gram, cross = kernel[:, :-1].split([positions.shape[1], 1], dim=2)
+    def _solved(
+        self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows, at the distances
+        `closest`; not `full`: infinite for missing ones."""
+        shape, flat = positions.shape, positions.flatten()
+        rows, targets = (t.index_select(0, flat).unflatten(0, shape) for t in (self.points, self.targets))
+        if full and readable(closest) and float(closest.max()) <= self.near_radius:
+            rows = rows - points[:, None]  # [n, p, d], float64, as the points are
+            squares = rows.square().sum(dim=2, keepdim=True).mul_(self.sharpness)
+            gram = squares + squares.mT
+            gram.baddbmm_(rows, rows.mT, alpha=-2.0 * self.sharpness).exp_()
+            cross = squares.exp_()
+        else:
+            rows = rows if full else rows.masked_fill(closest.isinf()[:, :, None], PADDING)
+            joint = torch.cat([rows, points[:, None]], dim=1)
+            kernel = _between(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
+            gram, cross = kernel[:, :-1].split([shape[1], 1], dim=2)
+        gram.diagonal(dim1=1, dim2=2).add_(self.ratio)
         # L^-1 of k and T: their products are those with G^-1
-        sides = torch.linalg.solve_triangular(
-            torch.linalg.cholesky_ex(gram).L, torch.cat([targets, cross], dim=2), upper=False
-        )
+        factor = torch.linalg.cholesky_ex(gram, upper=True).L.mT  # which is faster than the lower one
+        sides = torch.linalg.solve_triangular(factor, torch.cat([targets, cross], dim=2), upper=False)
         mean, support = torch.bmm(sides[:, :, -1:].mT, sides).squeeze(1).split([targets.shape[2], 1], dim=1)
         return mean, (1.0 - support).clamp(0.0, 1.0)
 
