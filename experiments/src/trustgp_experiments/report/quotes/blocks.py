@@ -9,6 +9,17 @@ from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
 
+UNDECIDED, SEEN = ", alike with", "Looked at when choices were made"  # of findings
+
+
+def verdicts(stored: Stored) -> str:
+    """The findings of the study of classes that are better or worse than the best peer, or count."""
+    found = stored.study("classification")["findings"]
+    chosen = [one for one in found if UNDECIDED not in one and not one.startswith(SEEN)]
+    same = sum(UNDECIDED in one and not one.startswith(SEEN) for one in found)
+    return f"{bullets(chosen)}\n\nAlike with the best peer are {same} more."
+
+
 def findings(stored: Stored, *, study: str, last: int = 0) -> str:
     """The sentences that a study made from its numbers, or the `last` of them, and where they come from."""
     result = stored.study(study)
@@ -50,9 +61,7 @@ CLASSES = {
     "fashion": "Fashion-MNIST: test images like those that trained",
     "distorted": "NLL on distorted Fashion-MNIST",
     "told": f"{NEW_PAIRS}: AUROC",
-    "caught": f"{NEW_PAIRS}: share caught at 1 % alarms",
     "table": "What it costs, and what it is worth",
-    "looked": "Looked at when choices were made: novel images detected: AUROC",
 }
 UNTUNED = "Table 1 here, untuned, as in the paper"
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
@@ -62,6 +71,7 @@ BLOCKS: dict[str, Block] = {
     "results.tally": front.tally,
     "results.loses": front.loses,
     "networks.large": benchmarks.networks,
+    "classes.verdicts": verdicts,
     "classes.cifar": cifar.table,
     "classes.cifar-parts": cifar.parts,
     "speed.calls": benchmarks.calls,
