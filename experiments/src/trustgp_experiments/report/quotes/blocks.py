@@ -8,7 +8,6 @@ from . import benchmarks, cifar, detection, front, settings
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
-
 UNDECIDED, SEEN = ", alike with", "Looked at when choices were made"  # of findings
 
 
