@@ -183,8 +183,8 @@ def test_a_method_that_cannot_be_fitted_has_a_reason_and_the_others_are_scored_a
         assert found[name]["nll"] > 0
         assert 0.0 <= found[name]["auroc"] <= 1.0
         assert not found[name]["reason"]
-    sizes = [found[ours(name)]["bytes"] for name in ("large", "medium", "small")]
-    assert sizes == sorted(sizes, reverse=True)
+    # "large" has no posterior of all rows, which has the square of a sketch's length
+    assert found[ours("small")]["bytes"] < found[ours("medium")]["bytes"]
     assert found[ENSEMBLE]["bytes"] == 5 * found[PLAIN]["bytes"]
     entries = measure(case, Workload(2, 1, [EAGER]), Interleaved(rounds=2, warm_up=1))
     methods = {entry["method"]: entry for entry in entries}

@@ -107,7 +107,8 @@ def read_file(path: Path, kinds: Collection[str]) -> TensorFile:
     if digest.hexdigest() != metadata["sha256"]:
         raise ArtifactError(f"{path}: the checksum does not match; the file is damaged or cut short.")
     try:
-        tensors = load(content)
+        # copies: where a tensor begins in memory changes how BLAS libraries round
+        tensors = {name: value.clone() for name, value in load(content).items()}
     except Exception as error:  # whatever safetensors or torch object to, the header is wrong
         raise ArtifactError(f"{path}: its tensors cannot be read: {error}.") from error
     return TensorFile(metadata["format"], metadata["text"], tensors, size)

@@ -43,7 +43,7 @@ class WholePosterior:
         values, basis = torch.linalg.eigh(total)
         values = values.clamp_min(0.0)
         typical = (values / (values + RIDGE * values[-1])).sum() / count
-        return cls(basis.to(dtype), values, units, typical)
+        return cls(basis.to(dtype).contiguous(), values, units, typical)
 
     def extended(self, by_output: Tensor) -> Self:
         """With the gradients of more rows [n, C, D]."""
