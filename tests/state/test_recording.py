@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp.experts import blocks
+from trustgp.experts import stack, witness
 from trustgp.likelihoods import regression
 from trustgp.state import recording
 from trustgp.state.recording import Recordings
@@ -39,7 +39,7 @@ def test_a_recorded_prediction_reads_no_value_and_is_the_same(kind, monkeypatch)
     for rows in (inputs[:1], inputs[:40], 5 * inputs[:7]):
         expected = model.predict(rows)
         with monkeypatch.context() as patch:
-            for module in (blocks, regression):
+            for module in (stack, witness, regression):
                 patch.setattr(module, "readable", lambda _: False)
             recordings = Recordings()
             recordings._reason, recordings._replay = "", replay

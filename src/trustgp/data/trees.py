@@ -16,6 +16,8 @@ Inputs = Any  # a tensor, or a tuple or dict of tensors; every leaf has the rows
 
 def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = Tensor) -> Inputs:
     """`function` of every tensor in `inputs`, or of all that is of this kind, the structure kept."""
+    if type(inputs) is kind:
+        return function(inputs)
     if isinstance(inputs, Mapping):
         return {key: map_tensors(function, value, kind) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
@@ -32,7 +34,7 @@ def leaves(inputs: Inputs, kind: Any = Tensor) -> list[Tensor]:
         return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key], kind)]
     if isinstance(inputs, (tuple, list)):
         return [leaf for value in inputs for leaf in leaves(value, kind)]
-    return [map_tensors(lambda leaf: leaf, inputs, kind)]
+    return [inputs if type(inputs) is kind else map_tensors(lambda leaf: leaf, inputs, kind)]
 
 
 def structure(inputs: Inputs) -> str:

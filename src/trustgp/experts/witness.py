@@ -296,7 +296,7 @@ class WitnessState:
         `closest`; not `full`: infinite for missing ones."""
         shape, flat = positions.shape, positions.flatten()
         rows, targets = (t.index_select(0, flat).unflatten(0, shape) for t in (self.points, self.targets))
-        if full and readable(closest) and float(closest.max()) <= self.near_radius:
+        if readable(closest) and float(closest.max()) <= self.near_radius:
             rows = rows - points[:, None]  # [n, p, d], float64, as the points are
             squares = rows.square().sum(dim=2, keepdim=True).mul_(self.sharpness)
             gram = squares + squares.mT

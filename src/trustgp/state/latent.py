@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,9 +33,7 @@ class SharedForward:
         """The outputs of inputs on the network's device, and their features where they came with them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
         ndim = self._dimensions.get(shapes)
-        explicit = tangents.num_columns(expert=False) is not None  # such features may be short
-        short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
-        if ndim == 0 or count(inputs) > max(chunk_rows(tangents), short):
+        if ndim == 0 or ((n := count(inputs)) > 1 and n > _most_shared(tangents)):
             return call(network, copied(inputs)), None
         try:
             features, watched = tangents.with_outputs(inputs)
@@ -55,6 +52,13 @@ class SharedForward:
         return outputs, features
 
 
+def _most_shared(tangents: TangentMap) -> int:
+    """Rows whose features are computed together with the outputs."""
+    explicit = tangents.num_columns(expert=False) is not None  # such features may be short
+    short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
+    return max(chunk_rows(tangents), short)
+
+
 def predict_latent(
     state: Any,
     inputs: Inputs,
@@ -67,8 +71,8 @@ def predict_latent(
     first, *others = state.mixtures
     parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
     raw, stated = LatentPrediction.cat(parts, dim=1), log_variance(outputs)
-    raw = raw if stated is None else replace(raw, log_stated=stated)
+    raw = raw if stated is None else raw.with_fields({"log_stated": stated})
     if state.witness is None:
         return raw
     second: Any = state.witness(to_device(inputs, state.device)) if witness is None else witness
-    return replace(raw, **second.opinion(as_matrix(outputs).double()))
+    return raw.with_fields(second.opinion(as_matrix(outputs).double()))

@@ -129,9 +129,13 @@ class ModelState:
     def likelihood(self) -> Likelihood:
         return self.provenance.likelihood
 
+    @cached_property
+    def _first(self) -> nn.Parameter:
+        return next(self.network.parameters())
+
     @property
     def device(self) -> torch.device:
-        return next(self.network.parameters()).device
+        return self._first.device
 
     @property
     def shape(self) -> Shape:

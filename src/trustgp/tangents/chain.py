@@ -92,10 +92,11 @@ class LayerChain:
                 wide = 0 if place == first else one.in_features
                 product = constant.get(place)  # signals of the inputs, and their projections
                 product = signal @ beside[place] if product is None else product
-                signals[place], signal = (signal, product[..., wide:]), product[..., :wide]
+                behind, projected = product.split([wide, product.shape[2] - wide], dim=2)
+                signals[place], signal = (signal, projected), behind
             else:
-                around = (value[:, None] for value in values[place : place + 2])
-                signal = BACKWARD[type(one)](one, signal, *around)
+                before, after = values[place].unsqueeze(1), values[place + 1].unsqueeze(1)
+                signal = BACKWARD[type(one)](one, signal, before, after)
         return values, signals
 
 
@@ -188,7 +189,9 @@ class ChainRows:
         for place, right, thin, plain in self.sides:
             given.append(values[place] if right is None else thinned[place])
             signal, projected = signals[place]
-            back += [part.expand(n, -1, -1) for part, use in ((projected, thin), (signal, plain)) if use]
+            if place in self.constant:
+                signal, projected = (part.expand(n, -1, -1) for part in (signal, projected))
+            back += [part for part, use in ((projected, thin), (signal, plain)) if use]
         both = torch.cat(given, dim=1), torch.cat(back, dim=2)
         most = CACHED_NUMBERS.get(inputs.device.type, sys.maxsize)
         size = max(1, most // (back[0].shape[1] * self.left.shape[0]))

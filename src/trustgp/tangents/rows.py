@@ -168,13 +168,13 @@ class GradientMap(TangentMap):
     @torch.inference_mode(False)  # the user may predict in it
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Features [n, d] and outputs of the rows, in chunks that fit in memory."""
-        row, n = self.working_bytes(), count(inputs)
-        size = max(1, self.chunk_memory() // row)
+        n, device = count(inputs), self.network.device
+        size = 1 if n == 1 else max(1, self.chunk_memory() // self.working_bytes())
         for chunk in [inputs] if n <= size else (take(inputs, index) for index in chunks(n, size)):
-            if self.network.device.type != "cuda" or self.separately_differentiated:
+            if device.type != "cuda" or self.separately_differentiated:
                 yield self._compute(chunk)
             elif self.network.recording:
-                result = self._replay(to_device(chunk, self.network.device), row, exact=exact)
+                result = self._replay(to_device(chunk, device), self.working_bytes(), exact=exact)
                 yield result.tensors[0], result.outputs
             else:
                 yield self._padded(chunk)
