@@ -1,13 +1,16 @@
 """From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
 
 from ..data.torch_modes import plain_modes
 from ..data.user_warnings import explain_call, warn_user
 from ..executors.progress import Reporter, reporting
+from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detection, Detector, QueryRows
 from .class_gaussians import (
@@ -20,7 +23,7 @@ from .class_gaussians import (
     LocalNoise,
 )
 from .model import DetectionModel
-from .picture_pass import CHUNK, HeldOut, PicturePass, chunked
+from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
 from .scenes import SceneStream
 from .state import DetectorState
 
@@ -42,6 +45,7 @@ def fit(
     adapter: Adapter = Adapter(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
     progress: bool = True,
+    checkpoint: str | Path | None = None,
 ) -> DetectionModel:
     """Give a trained detector error bars for its boxes and classes. The detector stays as it is.
 
@@ -60,9 +64,11 @@ def fit(
         adapter: For a detector of one's own: which of its modules give the features, and more.
         device: Where to work; None: where the detector is.
         progress: Whether to show bars in a terminal.
+        checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
     """
     check_kind(unwrap(detector), "detector")
     settings = Detection(threshold, overlap, most, adapter)
+    folder = None if checkpoint is None else Path(checkpoint)
     with plain_modes():
         private = clone_module(unwrap(detector)).eval()
         watched = Detector(private if device is None else private.to(device), adapter)
@@ -71,18 +77,34 @@ def fit(
         _check_streams(streams, watched)
         every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
         passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
-        with reporting(enabled=progress) as report:
-            for name, stream in streams.items():
-                _run_pass(passes[name], stream, report)
+        with locked(folder), reporting(enabled=progress) as report:
+            store = PassCheckpoint(None)
+            if folder is not None:
+                loaders = [one for one in given.values() if isinstance(one, DataLoader)]
+                if any(isinstance(one.sampler, RandomSampler) for one in loaders):
+                    raise ValueError("checkpoint= needs pictures in the same order; pass shuffle=False.")
+                store = PassCheckpoint.open(folder, watched, settings, streams)
+            try:
+                for name, stream in streams.items():
+                    _run_pass(passes[name], stream, report, store)
+            except KeyboardInterrupt as error:
+                kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
+                if folder is not None:
+                    kept = f"Its progress is saved in {folder}; the same call resumes."
+                raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
         return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
-def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter) -> None:
+def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint) -> None:
     every, settings = made.held_out.every, made.settings
+    store.resume(stream.name, made)
     total = None if stream.total is None else -(-stream.total // CHUNK)
     stage = "held-out pictures" if stream.name == "validation" else "training pictures"
-    for chunk in report.track(chunked(stream.scenes()), stage=stage, total=total):
+    scenes = chunked(stream.scenes(made.done))
+    for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
         made.include(chunk)
+        store.save(stream.name, made)
+    store.save(stream.name, made, force=True)
     if every is not None and not made.held_out_rows:
         raise ValueError(TOO_FEW.format(made.done))
     if made.queries is not None:

@@ -1,14 +1,22 @@
-"""A pass of pictures through a detector: moments of its features, and rows of held-out pictures."""
+"""A pass of pictures through a detector: moments of its features, rows of held-out pictures, a checkpoint."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
+from ..data.fingerprint import network_fingerprint, tensor_fingerprint
+from ..data.tensor_file import ArtifactError, inside, read, write
+from ..fitting.checkpoint import Checkpoint
 from .adapter import Detection, Detector, QueryRows, labelled_rows
 from .class_gaussians import ClassMoments
 from .pictures import by_size
@@ -19,8 +27,11 @@ MAX_VARIED = 500  # held-out pictures that have photometric variants
 BRIGHTNESS = (-0.75, 0.75)  # shifts, in standard deviations of the picture
 CONTRAST = (0.5, 1.5)  # factors
 VARIANTS = len(BRIGHTNESS) + len(CONTRAST)
+KIND = "trustgp-detector-pass"
+SAVE_EVERY = 30.0  # seconds
 MAX_SAMPLED = 16_384  # boxes of training pictures whose errors are kept
 MOMENTS = ("queries", "inside", "pictures", "cells")
+ROWS = ("held_out_rows", "variant_rows")
 
 
 @dataclass(frozen=True)
@@ -131,3 +142,56 @@ def photometric_variants(images: Tensor) -> list[Tensor]:
     middle = images.mean(dim=(2, 3), keepdim=True)
     shifted = [images + shift * spread for shift in BRIGHTNESS]
     return shifted + [middle + times * (images - middle) for times in CONTRAST]
+
+
+@dataclass
+class PassCheckpoint:
+    """The folder that keeps the passes of one fit, from which a killed one resumes; None: none is kept."""
+
+    folder: Path | None
+    fingerprint: str = ""  # of the detector, the pictures and every setting
+    written: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, Any]) -> Self:
+        """Resume a folder, or begin it; one that belongs to another fit is refused."""
+        network = network_fingerprint(detector.network)
+        facts: dict[str, Any] = {"detector": network, "settings": json.dumps(asdict(settings))}
+        for name, stream in streams.items():
+            images, (targets, *_) = stream.first
+            facts[name] = [stream.total, tensor_fingerprint(images[0].cpu(), targets.boxes, targets.labels)]
+        return cls(folder, Checkpoint.open(folder, facts).fingerprint)
+
+    def save(self, name: str, made: PicturePass, *, force: bool = False) -> None:
+        """Write the progress of a pass, whole or not at all, unless it was written a moment ago."""
+        if self.folder is None or (not force and time.monotonic() - self.written < SAVE_EVERY):
+            return
+        table = {"none": torch.zeros(1)}  # before the first picture there is no other
+        for part in (*MOMENTS, *ROWS, "sample"):
+            state = getattr(made, part)
+            if part in ROWS and state:
+                state = QueryRows.joined(state)
+                setattr(made, part, [state])
+            table |= {f"{part}.{key}": value for key, value in vars(state).items()} if state else {}
+        text = {"fingerprint": self.fingerprint, "done": made.done, "mixed": made.mixed, "size": made.size}
+        write(self.folder / f"pass-{name}.trustgp", kind=KIND, text=text, tensors=table)
+        self.written = time.monotonic()
+
+    def resume(self, name: str, made: PicturePass) -> None:
+        """Restore a pass; a damaged file, or one of another fit, is deleted."""
+        if self.folder is None or not (path := self.folder / f"pass-{name}.trustgp").exists():
+            return
+        try:
+            text, table = read(path, kind=KIND)
+            if text["fingerprint"] != self.fingerprint:
+                raise ArtifactError(f"{path}: of another fit.")
+            sums = {part: ClassMoments(**own) for part in MOMENTS if (own := inside(table, f"{part}."))}
+            rows = {part: [QueryRows(**own)] for part in ROWS if (own := inside(table, f"{part}."))}
+            sample = {"sample": BoxSample(**own)} if (own := inside(table, "sample.")) else {}
+            made.size = tuple(text["size"]) if text["size"] else None
+            made.done, made.mixed = int(text["done"]), bool(text["mixed"])
+        except (ArtifactError, KeyError, TypeError):
+            path.unlink()
+            return
+        for part, value in (sums | rows | sample).items():
+            setattr(made, part, value)

@@ -42,7 +42,7 @@ class SceneStream:
             _check_names(given, detector, name)
         self._given, self._detector, self.name = given, detector, name
         self._size, self._foreign = size, foreign
-        parts = self._read()
+        parts = self._read(0)
         if (first := next(parts, None)) is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
@@ -50,18 +50,20 @@ class SceneStream:
         count = None if isinstance(rows, IterableDataset) else len(rows if _is_indexed(rows) else first[0])
         self.total: int | None = count  # None: unknown before the end
 
-    def scenes(self) -> Iterator[Scene]:
-        """One by one, once."""
-        index = 0
-        for images, targets in self.parts:
+    def scenes(self, start: int = 0) -> Iterator[Scene]:
+        """One by one, once; without those before `start`, which a Dataset does not read."""
+        jump = start if _is_indexed(self._given) else 0
+        parts, index = self._read(jump) if jump else self.parts, jump
+        for images, targets in parts:
             for image, one in zip(images, targets, strict=True):
-                yield Scene(index, image, one)
+                if index >= start:
+                    yield Scene(index, image, one)
                 index += 1
 
-    def _read(self) -> Iterator[Part]:
-        given, index, rows = self._given, 0, [self._given]
+    def _read(self, start: int) -> Iterator[Part]:
+        given, index, rows = self._given, start, [self._given]
         if _is_indexed(given):
-            rows = (given[i] for i in range(len(given)))
+            rows = (given[i] for i in range(start, len(given)))
         elif isinstance(given, DataLoader | IterableDataset):
             rows = given
         for row in rows:
