@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
+from exported import quick_wrapper
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import trustgp
 from trustgp.data.rows import Rows
+from trustgp.fitting import dense as dense_fit
 from trustgp.fitting.dense import position_rows
 from trustgp.state import dense as dense_state
 from trustgp.tangents.positions import ChannelLayout, PositionNetwork, find_layout, observed, run_watched
@@ -52,10 +60,10 @@ def sequences(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, smooth + (0.05 + 0.25 * (x[..., :1] > 0)) * torch.randn(n, T, 2, generator=generator)
 
 
-def pictures(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Classes [n, 12, 12] by brightness, of a few pixels another one, two rows of pixels without a class."""
+def pictures(n: int, seed: int, side: int = 12) -> tuple[Tensor, Tensor]:
+    """Classes [n, side, side] by brightness, of a few pixels another one, of two rows of pixels none."""
     generator = torch.Generator().manual_seed(seed)
-    x = F.interpolate(torch.randn(n, 1, 4, 4, generator=generator), size=(12, 12), mode="bilinear")
+    x = F.interpolate(torch.randn(n, 1, 4, 4, generator=generator), size=(side, side), mode="bilinear")
     labels = 1 + (x[:, 0] > 0.4).long() - (x[:, 0] < -0.4).long()
     noisy = torch.rand(labels.shape, generator=generator) < 0.1
     labels = torch.where(noisy, torch.randint(0, 3, labels.shape, generator=generator), labels)
@@ -173,6 +181,62 @@ def test_many_pictures_are_predicted_a_few_at_a_time(masks, monkeypatch):
     assert sizes == [3 * 144, 3 * 144, 144]
 
 
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors of this thread that are in use at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.sizes, self.now, self.peak = Counter(), {}, 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and tensor.numel():
+                storage = tensor.untyped_storage()
+                place = storage.data_ptr()
+                if not self.users[place]:
+                    self.sizes[place] = storage.nbytes()
+                    self.now += storage.nbytes()
+                self.users[place] += 1
+                weakref.finalize(tensor, self._drop, place)
+                self.peak = max(self.peak, self.now)
+        return made
+
+    def _drop(self, place: int) -> None:
+        self.users[place] -= 1
+        if not self.users[place]:
+            self.now -= self.sizes.pop(place)
+
+
+class Reached(Exception):
+    """Ends a fit where its rows are ready."""
+
+
+def test_memory_grows_by_few_numbers_for_each_pixel(masks, monkeypatch):
+    """A pixel has 13 numbers of features and logits, and hundreds of gradients. `predict` makes those of few
+    pixels at a time, and a fit has as many rows for pictures of any size."""
+
+    def ready(network, rows, options):
+        raise Reached(len(rows), len(options.validation))
+
+    monkeypatch.setattr(dense_fit, "MAX_POSITIONS", 600)
+    monkeypatch.setattr(dense_fit, "MAX_HELD_OUT", 300)
+    monkeypatch.setattr(dense_fit, "fit_model", ready)
+    bytes_of = {}
+    for side in (16, 64):
+        train, held_out = pictures(12, 0, side), pictures(4, 1, side)
+        with LiveBytes() as live, pytest.raises(Reached, match=r"\(600, 300\)"):
+            trustgp.fit(masks[0], train, validation=held_out, likelihood="classification", **QUIET)
+        bytes_of[side] = live.peak
+    assert (bytes_of[64] - bytes_of[16]) / (12 * (64**2 - 16**2)) < 4 * 60
+    monkeypatch.setattr(dense_state, "CHUNK_BYTES", 2**19)
+    for n in (4, 8):
+        with LiveBytes() as live:
+            masks[1].predict(pictures(n, 2, 64)[0])
+        bytes_of[n] = live.peak
+    assert (bytes_of[8] - bytes_of[4]) / (4 * 64**2) < 4 * 150
+
+
 def test_an_invalid_pixel_is_marked_and_leaves_others(masks):
     model, x = masks[1], pictures(3, 4)[0]
     broken = x.clone()
@@ -203,6 +267,29 @@ def test_onnx_files_answer_as_predict_does(masks, tmp_path):
     assert answers["probabilities"].shape == (4, 3, 12, 12)
     assert answers["score"].shape == (4, 12, 12)
     torch.testing.assert_close(torch.as_tensor(answers["probabilities"]), p.probabilities, atol=1e-4, rtol=0)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("g++") is None, reason="a package takes a C++ compiler: no g++ here")
+def test_packages_answer_as_predict_does(masks, tmp_path):
+    """That inductor compiles what is traced: half a minute."""
+    network, (x, y) = masks[0], pictures(20, 0)
+    options = {"likelihood": "classification", "num_experts": 2, "validation": pictures(10, 1), **QUIET}
+    model = trustgp.fit(network, (x, y), **options)
+    with torch._inductor.config.patch(quick_wrapper()):
+        path = trustgp.export.compile(model, tmp_path / "masks.pt2", x[:4])
+    answers, p = trustgp.export.open_compiled(path)(x[:6]), model.predict(x[:6])
+    for name in ("probabilities", "score", "valid"):
+        torch.testing.assert_close(torch.as_tensor(answers[name]), getattr(p, name), atol=1e-4, rtol=0)
+
+
+def test_the_weight_of_an_input_is_that_of_its_positions():
+    network, (x, y), weights = Sequence().eval(), sequences(40, 0), torch.arange(1.0, 41.0)
+    model = trustgp.fit(network, (x, y), weights=weights, validation=sequences(10, 1), **QUIET)
+    found = model.memory.rows.weights
+    assert torch.allclose(found.reshape(40, T), (weights / weights.mean()).double()[:, None])
+    with pytest.raises(ValueError, match="one for each of 40 rows"):
+        trustgp.fit(network, (x, y), weights=weights[1:], **QUIET)
 
 
 def test_an_update_adds_positions_and_scores_are_those_of_rows(sequence, tmp_path):

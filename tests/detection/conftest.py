@@ -31,8 +31,8 @@ def seeded(build) -> nn.Module:
 def plain_detr(labels: int = 2) -> nn.Module:
     from transformers import DetrConfig, DetrForObjectDetection
 
-    # with random weights its queries agree to a hundredth of a pixel, and any of them may match a target: of
-    # four with three detections, two targets at least match one, whatever the weights that this torch draws
+    # With random weights its queries agree to a hundredth of a pixel, and any of them may match a target. Of
+    # four queries three are detections, so two targets match one whatever weights this torch draws.
     sizes = {**SIZES, "num_labels": labels, "d_model": 32, "num_queries": 4}
     return seeded(lambda: DetrForObjectDetection(DetrConfig(backbone_config=resnet("stage2"), **sizes)))
 
