@@ -99,7 +99,7 @@ def test_a_fit_killed_at_random_moments_ends_in_the_same_bytes(tmp_path, times):
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_cleanly_and_explains_how_to_resume(tmp_path, monkeypatch):
     """Pending experts are dropped, and no thread is left."""
-    real, begun, threads = solving.solve_expert, [], threading.active_count()
+    real, begun, before = solving.solve_expert, [], set(threading.enumerate())
 
     def slow(problem, task):
         begun.append(task)
@@ -112,7 +112,8 @@ def test_ctrl_c_stops_cleanly_and_explains_how_to_resume(tmp_path, monkeypatch):
     options = {"checkpoint": tmp_path, "executor": trustgp.Threads(2), "witness": None}
     with pytest.raises(KeyboardInterrupt, match=r"^the fit was stopped while solving the exp") as caught:
         quiet_fit(mlp(2, 3, 2), rows(200), num_experts=100, **options)
-    assert threading.active_count() == threads
+    left = {thread.name for thread in threading.enumerate() if thread not in before}
+    assert not [name for name in left if name.startswith("ThreadPool")]  # others are Ray's, of another test
     there = len(list(tmp_path.glob("expert-*")))
     assert 0 < there <= len(begun) < 50
     assert f"{there} solved expert" in str(caught.value)

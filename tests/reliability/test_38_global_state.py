@@ -22,13 +22,19 @@ class MakesTensors(torch.nn.Sequential):
         return super().forward(input)
 
 
+def forget_device() -> None:
+    """As if no default device had been set: after None torch 2.6 fails where it is asked for the default."""
+    torch.set_default_device(None)
+    vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
+
+
 @contextmanager
 def global_state(dtype: torch.dtype, device: str, *, deterministic: bool, seed: int):
     """torch's defaults and random numbers as a user may have set them."""
     with ExitStack() as undo, torch.random.fork_rng(devices=[]):
         undo.callback(torch.set_default_dtype, torch.get_default_dtype())
         undo.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
-        undo.callback(torch.set_default_device, None)
+        undo.callback(forget_device)
         torch.manual_seed(seed)
         torch.set_default_dtype(dtype)
         torch.use_deterministic_algorithms(deterministic)
