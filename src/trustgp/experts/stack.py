@@ -65,7 +65,7 @@ class SpanStack:
         """Moments of rows of the experts `labels` [n]."""
         # float32 products of a GPU may be TF32
         wide, precision = kept.wide, torch.float64 if labels.is_cuda else self.basis.dtype
-        narrow = kept.rows.to(precision)
+        narrow = wide if precision == wide.dtype else kept.rows.to(precision)
         if readable(labels):
             unit, mean = by_owner(partial(self._of_one, narrow, wide), labels, len(self.basis))
         else:
