@@ -101,6 +101,10 @@ def changed(content, part, **changes):
         (lambda c: changed(c, "annotations", bbox=[1, 2, 3]), r"annotation 1 has the bbox \[1, 2, 3\]"),
         (lambda c: changed(c, "annotations", bbox=[1, 2, float("nan"), 3]), "has the bbox"),
         (lambda c: changed(c, "annotations", bbox="1 2 3 4"), "annotation 1 has the bbox 1 2 3 4"),
+        (lambda c: changed(c, "annotations", bbox=["4", "5", "16", "20"]), "annotation 1 has the bbox"),
+        (lambda c: changed(c, "annotations", bbox=[4, 5, True, 20]), "annotation 1 has the bbox"),
+        (lambda c: changed(c, "annotations", iscrowd="0"), "iscrowd '0'; 0 or 1"),
+        (lambda c: changed(c, "annotations", iscrowd=0.7), "iscrowd 0.7"),
         (lambda c: changed(c, "images", id=0), "ids of images and categories must be unique"),
         (lambda c: changed(c, "images", file_name=None), r"KeyError\('file_name'\)"),
         (lambda c: changed(c, "annotations", bbox=None), r"KeyError\('bbox'\)"),
@@ -110,6 +114,7 @@ def changed(content, part, **changes):
     ],
 )
 def test_a_wrong_file_is_refused_at_once(folder, change, match):
+    """Promise 37: numbers are what they say."""
     path, content = folder
     with pytest.raises(ValueError, match=rf"all.json is no COCO file: .*{match}.* It needs lists images"):
         read(write(path, change(content)))
@@ -129,10 +134,15 @@ def test_missing_files_are_named(folder):
             read(path)
 
 
-@pytest.mark.parametrize("labels", [{0: "rover"}, {"rover": 0}, {"rover": 0, "lander": "one"}])
+WRONG_CLASSES = [{0: "rover"}, {"rover": 0}, {"rover": 0, "lander": "one"}, {5: 0.7, 6: 1}, {5: True, 6: 1}]
+
+
+@pytest.mark.parametrize("labels", WRONG_CLASSES)
 def test_labels_need_a_number_for_each_category(folder, labels):
     path, content = folder
-    with pytest.raises(ValueError, match=r"category '\w+', id \d, has the class '\w+'; pass labels= with"):
+    with pytest.raises(
+        ValueError, match=r"category '\w+', id \d, has the class '?[\w.]+'?; pass labels= with"
+    ):
         read(path, labels=labels)
     for part, key in (("categories", "id"), ("annotations", "category_id")):
         content[part] = [{**row, key: str(row[key])} for row in content[part]]
@@ -201,21 +211,3 @@ def test_a_picture_outside_of_the_folder_is_refused(folder, name):
         ValueError, match=r"all.json names .*, which is not in .*; pass a file whose pictures"
     ):
         coco_scenes(write(place, content) / "all.json", inner, prepare=pixels, labels=CLASSES)
-
-
-@each(
-    ("change", "message"),
-    [
-        ({"iscrowd": "0"}, "iscrowd '0'; 0 or 1"),
-        ({"iscrowd": 0.7}, "iscrowd 0.7"),
-        ({"bbox": ["4", "5", "16", "20"]}, "bbox"),
-        ({"bbox": [4, 5, True, 20]}, "bbox"),
-    ],
-)
-def test_numbers_of_an_annotation_are_what_they_say(folder, change, message):
-    place, content = folder
-    content["annotations"][0] |= change
-    with pytest.raises(ValueError, match=message):
-        read(write(place, content))
-    with pytest.raises(ValueError, match="has the class"):
-        read(write(place, {**content, "annotations": content["annotations"][1:]}), labels={5: 0.7, 6: True})

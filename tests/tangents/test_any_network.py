@@ -190,28 +190,6 @@ def test_a_wrapped_network_is_fitted_as_the_module_inside(wrap, tmp_path):
     assert torch.equal(trustgp.load(tmp_path / "model.trustgp", wrap(network)).predict(inputs).mean, p.mean)
 
 
-@pytest.mark.parametrize(
-    ("name", "tangents"),
-    [
-        ("conv2d, groups", JacobianRows(keep=12)),
-        ("embedding", Sketch(64)),
-        *(pytest.param(name, Sketch(64), marks=nightly) for name in ("lstm", "transformer encoder", "prelu")),
-    ],
-)
-def test_a_fit_keeps_the_mean_to_the_bit_and_survives_its_file(name, tangents, tmp_path):
-    network, inputs = rows_of(name)
-    with torch.no_grad():
-        expected = network(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    model = fitted(network, inputs, expected.shape[1], tangents=tangents)
-    p = model.predict(inputs)
-    assert torch.equal(p.mean, expected)
-    assert bool((p.variance > 0).all())
-    model.save(tmp_path / "model.trustgp")
-    again = trustgp.load(tmp_path / "model.trustgp", network).predict(inputs)
-    assert torch.equal(again.variance, p.variance)
-    assert torch.equal(again.corrected.mean, p.corrected.mean)
-
-
 KINDS = [Sketch(64), pytest.param(JacobianRows(keep_per_expert=9), marks=nightly)]
 
 

@@ -63,38 +63,6 @@ def test_gradients_are_the_inputs_and_their_features_those_of_a_linear_regressio
     assert (Call(function).__repr__(), Call(Estimator()).__repr__()) == ("function", "Estimator")
 
 
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", ["airfoil", "autompg"])
-def test_trees_on_a_table_are_covered_and_no_worse_than_constant_noise_with_tails(name, data_root):
-    """Three of the table's own splits: rows that no other test has, of an estimator that people use."""
-    from scipy import stats
-    from sklearn.ensemble import GradientBoostingRegressor
-
-    table, masks = (
-        np.loadtxt(data_root / "uci" / f"{name}.{part}.csv.gz", delimiter=",")
-        for part in ("data", "test_mask")
-    )
-    covered, losses = [], []
-    for split in range(3):
-        test, rest = (np.flatnonzero(masks[:, split] == k) for k in (1, 0))
-        rest = np.random.default_rng(split).permutation(rest)
-        held, train = np.split(rest, [len(rest) // 5])
-        spread = table[train].std(axis=0)
-        scaled = (table - table[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-        x, y = scaled[:, :-1], scaled[:, -1]
-        trees = GradientBoostingRegressor(random_state=0).fit(x[train], y[train])
-        model = trustgp.fit(trees, (x[train], y[train]), validation=(x[held], y[held]), progress=False)
-        p, targets = model.predict(x[test]), torch.tensor(y[test])[:, None]
-        low, high = p.interval(0.95)
-        covered.append(float(((low <= targets) & (targets <= high)).double().mean()))
-        constant = stats.t(*stats.t.fit(y[held] - trees.predict(x[held]), floc=0))
-        own = -float(p.log_prob(targets).mean())
-        losses.append(own + constant.logpdf(y[test] - trees.predict(x[test])).mean())
-    assert 0.92 <= np.mean(covered) <= 0.98
-    assert np.mean(losses) <= 0.0
-
-
 def test_without_validation_rows_a_warning_asks_for_them_and_exports_are_refused(tmp_path):
     with pytest.warns(UserWarning, match="pass validation=, rows that it was not trained on"):
         model = trustgp.fit(function, TRAIN, progress=False)
