@@ -86,14 +86,3 @@ def test_a_hugging_face_network_needs_neither_unpack_nor_output(tmp_path):
     again = trustgp.load(path, network)
     assert torch.equal(again.predict(each).probabilities, p.probabilities)
     assert trustgp.evaluate(model, each, ood=each, progress=False).auroc_score == 0.5
-
-
-def test_gradients_are_those_of_trainable_parameters():
-    network = Reader().eval()
-    network.words.requires_grad_(False)
-    one, other = batches((5, 5), size=60)
-    options = {"validation": other, "likelihood": trustgp.Classification(), "progress": False}
-    model = trustgp.fit(network, one, **options)
-    assert model.mixtures[0].tangents.network.names == ("last.weight", "last.bias")
-    model = trustgp.fit(network, one, tangents=["words.weight"], **options)
-    assert model.mixtures[0].tangents.network.names == ("words.weight",)
