@@ -105,13 +105,6 @@ def test_a_package_has_its_metadata(path, package, model):
     assert "(3,)" in repr(package)
 
 
-def test_a_monitor_runs_on_a_package_as_on_the_model(package, model, rows):
-    frames = [*rows[:20], torch.full((3,), torch.nan), 40 * rows[0]]
-    first, second = (trustgp.Monitor(m, std=1.0) for m in (model, package))
-    assert first.threshold == second.threshold
-    assert [first(frame).status for frame in frames] == [second(frame).status for frame in frames]
-
-
 def test_a_package_that_disagrees_is_not_kept(path, model, toy, tmp_path, monkeypatch):
     rows = tuple(part.float() for part in toy(140, seed=5))
     network = copy.deepcopy(model.network).requires_grad_(True)

@@ -198,19 +198,6 @@ def test_predictions_are_scored_as_their_model_is(fitted, unseen, whole):
     assert evaluate(fitted, unseen, foreign).auroc_std == whole.auroc_std
 
 
-@each("shape", [(120,), (120, 1)])
-def test_a_single_output_may_come_as_a_vector(shape):
-    prediction, targets = drawn(outputs=1)
-    spread = prediction.variance
-    tails = {"df": 3 + spread, "rare": 0.1 * spread}
-    whole = make(prediction.mean, spread, 0.5 * spread, share=0.05, **tails)
-    names = ("mean", "epistemic", "aleatoric", "excess", *tails)
-    cut = dataclasses.replace(whole, **{name: getattr(whole, name).reshape(shape) for name in names})
-    expected = evaluate(whole, targets).nll
-    for given in (targets, targets[:, 0]):
-        assert evaluate(cut, given).nll == pytest.approx(expected, rel=1e-15)
-
-
 def test_many_rows_are_predicted_lot_by_lot(monkeypatch):
     inputs, targets = draw(25, 3), draw(25, 2, seed=1)
     once = evaluate(Counting(), (inputs, targets), inputs)
