@@ -43,9 +43,6 @@ class DetectionScores:
     u_recall: float | None = score_field("U-Recall: unknown objects marked", "1", share=True, foreign=True)
     a_ose: float | None = score_field("A-OSE: unknown, called known", "0", foreign=True)
     detector_a_ose: float | None = score_field("... with none marked novel", foreign=True)
-    # Of the familiar targets in foreign pictures, where there are any.
-    ood_edge_nll: float | None = score_field("foreign pictures: NLL of an edge", "low", foreign=True)
-    ood_edge_coverage: float | None = score_field("... edges inside 95 %", "95 %", share=True, foreign=True)
 
 
 @dataclass(frozen=True)
@@ -102,17 +99,16 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     def of(cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]) -> Self:
         """Every score, for classes of these names; `trustgp.evaluate` checks its arguments."""
         pairs = _Pairs(scenes, len(names))
-        foreign = None if ood is None or ood.targets is None else _Pairs(ood, len(names))
         counts = {"targets": pairs.number, "detections": len(pairs.labels), "matched": int(pairs.hit.sum())}
         valid = [torch.tensor([one.valid for one in part.detections]) for part in (scenes, ood) if part]
         if ood is not None:
-            counts["ood_unknown"] = 0 if foreign is None else foreign.unknown
-            counts["ood_detections"] = sum(map(len, ood.detections))
+            unknown = [int((one.labels >= len(names)).sum()) for one in ood.targets or ()]
+            counts |= {"ood_unknown": sum(unknown), "ood_detections": sum(map(len, ood.detections))}
         curve = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
         bins: dict[str, Any] = dict(zip(RELIABILITY.values(), curve, strict=True))
         return cls(
-            **_averages(pairs, foreign),
-            **({} if ood is None else _foreign_scores(scenes, ood, foreign)),
+            **pairs.averages(),
+            **({} if ood is None else _foreign_scores(scenes, ood, len(names))),
             outputs={name: DetectionScores(**pairs.of_class(c)) for c, name in enumerate(names)},
             subject=f"{len(names)} {'class' if len(names) == 1 else 'classes'}",
             counts=SceneCounts(**vars(RowCounts.of(*valid)), **counts),
@@ -133,11 +129,10 @@ class _Pairs:
     """Detections of all pictures, concatenated, and the targets of known classes that they match."""
 
     def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
-        self.scenes, self.num_classes = scenes, num_classes
+        self.scenes = scenes
         trained = [(one, one.labels < num_classes) for one in scenes.targets]
         self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in trained]
         self.number = sum(len(one.labels) for one in self.targets)
-        self.unknown = sum(int((one.labels >= num_classes).sum()) for one in scenes.targets)
         pictures = zip(scenes.detections, self.targets, strict=True)
         matches = [match_targets(*pair, min_overlap=OVERLAP) for pair in pictures]
         which, shared = ([pair[i] for pair in matches] for i in (0, 1))
@@ -176,32 +171,27 @@ class _Pairs:
         local = {name: float(errors[c]) for name, errors in self.local_errors.items() if c in errors}
         return {**self.calibration(own), **local, **self.edges(own[self.hit])}
 
-
-def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
-    """Scores of all classes, and of the familiar targets in foreign pictures."""
-    every, scenes = torch.ones_like(pairs.hit), pairs.scenes
-    local = {n: torch.stack(list(f.values())).mean() for n, f in pairs.local_errors.items() if f}
-    values: Values = {
-        "pdq": detection_quality(scenes.detections, pairs.targets, scenes.sizes).pdq,
-        **{name: float(value) for name, value in local.items()},
-        **pairs.calibration(every),
-        **pairs.edges(every[pairs.hit]),
-    }
-    if foreign is not None and foreign.number:
-        edges = foreign.edges(torch.ones(len(foreign.inside), dtype=torch.bool))
-        values |= {f"ood_{name}": edges[name] for name in ("edge_nll", "edge_coverage")}
-    return values
+    def averages(self) -> Values:
+        """Scores of all classes."""
+        every, scenes = torch.ones_like(self.hit), self.scenes
+        local = {n: torch.stack(list(f.values())).mean() for n, f in self.local_errors.items() if f}
+        return {
+            "pdq": detection_quality(scenes.detections, self.targets, scenes.sizes).pdq,
+            **{name: float(value) for name, value in local.items()},
+            **self.calibration(every),
+            **self.edges(every[self.hit]),
+        }
 
 
-def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | None) -> Values:
+def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, num_classes: int) -> Values:
     """Separation of foreign pictures, and scores of unknown objects."""
     detections, shown = ood.detections, torch.ones(len(ood.detections), dtype=torch.bool)
     novelty, values = [one.novelty for one in detections], {}
-    if foreign is not None and foreign.unknown:
-        targets, boxes, num_classes = ood.targets, [one.boxes for one in detections], foreign.num_classes
+    targets = ood.targets or ()
+    if any(with_unknown := [bool((true.labels >= num_classes).any()) for true in targets]):
+        boxes, shown = [one.boxes for one in detections], torch.tensor(with_unknown)
         each = zip(novelty, boxes, targets, strict=True)
         novelty = [new[on_unknown(own, true, num_classes=num_classes)] for new, own, true in each]
-        shown = torch.tensor([bool((true.labels >= num_classes).any()) for true in targets])
         none = [torch.zeros(len(own), dtype=torch.bool) for own in boxes]
         values["detector_a_ose"] = open_set_errors(boxes, none, targets, num_classes=num_classes)
         if scenes.marked:
