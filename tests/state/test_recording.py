@@ -64,3 +64,17 @@ def test_a_row_that_is_not_finite_is_masked():
     assert values["valid"].tolist() == [True, True, False, True, True, True]
     assert bool((values["epistemic"][2] == torch.inf).all())
     assert bool(torch.isfinite(values["epistemic"][values["valid"]]).all())
+
+
+def test_only_the_first_call_of_a_shape_reads_values_back(monkeypatch):
+    """Rows are padded to a shape that no call had: it is run before it is recorded."""
+    model, inputs = model_of("numbers")
+    for module in (stack, witness, regression):
+        monkeypatch.setattr(module, "readable", lambda _: False)
+    operations = []
+    for _ in range(2):
+        with torch.no_grad(), _Watch() as watch:
+            recording._work(model.state, inputs[:16])
+        operations.append(watch.operations)
+    assert operations[0]
+    assert operations[1] == []
