@@ -196,16 +196,17 @@ def pooled_scale(near, bias, weights, statistics, variance, growth) -> float:
 
 
 def tail_exponent(rows: list[float], value: float) -> float:
-    """Minus the log of the share of rows beyond a value: linear between quantiles, then exponential."""
+    """Minus the log of the share of rows beyond a value: linear between quantiles, then exponential. Steps
+    are at least 1e-3 wide: less is rounding of the logarithm of a measure."""
     rows, levels = sorted(rows), (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)
     places = [(rows[min(len(rows) - 1, int(level * len(rows)))], -math.log(1 - level)) for level in levels]
     total = 0.0
     for (low, before), (high, after) in itertools.pairwise(places):
-        total += (after - before) * min(1.0, max(0.0, (value - low) / max(high - low, 1e-6)))
+        total += (after - before) * min(1.0, max(0.0, (value - low) / max(high - low, 1e-3)))
     last, beyond = places[-1][0], [row - places[-1][0] for row in rows if row > places[-1][0]]
     slope = (last - places[2][0]) / math.log(10)  # from the median on: a half to a twentieth
     tail = sum(beyond) / len(beyond) if beyond else slope
-    return total + max(0.0, value - last) / max(tail, 1e-6)
+    return total + max(0.0, value - last) / max(tail, 1e-3)
 
 
 def two_opinions(variance, shift, weight, second, precision, trust) -> tuple[float, float]:

@@ -10,7 +10,8 @@ from typing_extensions import Self
 RANK_TOLERANCE = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 TAIL_LEVELS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)  # of the quantiles of a measure
 NUM_MEASURES = 2  # of novelty, in regression
-MIN_WIDTH, UNBOUNDED = 1e-6, 1e30  # of a step between quantiles; height of the last one
+MIN_WIDTH = 1e-3  # of a step between quantiles of logarithms: rounding must not decide how novel a row is
+UNBOUNDED = 1e30  # height of the last step
 DEFAULT_NOVELTY, DEFAULT_SLOPE = math.log(0.1), 7.0  # without held-out rows, of the first measure
 
 
