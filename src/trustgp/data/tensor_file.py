@@ -107,8 +107,7 @@ def read_file(path: Path, kinds: Collection[str]) -> TensorFile:
     if digest.hexdigest() != metadata["sha256"]:
         raise ArtifactError(f"{path}: the checksum does not match; the file is damaged or cut short.")
     try:
-        # copies: where a tensor begins in memory changes how BLAS libraries round
-        tensors = {name: value.clone() for name, value in load(content).items()}
+        tensors = load(content)
     except Exception as error:  # whatever safetensors or torch object to, the header is wrong
         raise ArtifactError(f"{path}: its tensors cannot be read: {error}.") from error
     return TensorFile(metadata["format"], metadata["text"], tensors, size)
@@ -179,7 +178,7 @@ class Reader:
         fits = value.ndim == len(shape) and all(want in (None, have) for want, have in sizes)
         self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
         self.require(not value.is_floating_point() or torch.isfinite(value), name, "holds NaN or infinity")
-        return value
+        return value.clone()  # where a tensor of a file begins in memory changes how BLAS libraries round
 
     def matching(self, prefix: str) -> list[str]:
         """Names not yet taken that begin with `prefix`, without it."""
