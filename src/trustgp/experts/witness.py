@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..data.chunking import at_once
 from ..data.torch_modes import readable
 from ..data.trees import Inputs, leaves, state_tensors
 from ..math.evidence import distances
@@ -38,10 +37,11 @@ MIN_RATIO = 1e-10  # of tau: with less, the kernel is singular in float64
 NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
 MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
-MIN_DIFFERENCES = 2**16  # of numbers of which a GPU takes the differences
+MIN_DIFFERENCES = 2**16  # of numbers: fewer distances a GPU computes in one kernel
 SOLVED_NUMBERS = 2**17  # of kernels that a cache holds
 EPS, MAX_ROUNDING = 4e-15, 1e-6  # of squared distances from products; and of the kernel, over tau
 TINY = 1e-300  # of -1 / (2 l^2)
+KERNEL_ENDS = 39.0  # lengths: beyond, the kernel is 0 in float64
 CHUNK_BYTES = 64 * 2**20  # of rows that are predicted together
 
 
@@ -186,6 +186,11 @@ class WitnessState:
         """p as a plain number."""
         return int(self.neighbours)
 
+    @cached_property
+    def compact(self) -> bool:
+        """Whether rows beyond `near_radius` have a kernel of 0, and can be left out."""
+        return self.near_radius >= KERNEL_ENDS * float(self.length)
+
     @property
     def num_nearest(self) -> int:
         """Rows of a cell that are looked up."""
@@ -212,8 +217,10 @@ class WitnessState:
         """Predictions of the nearest cells, or those of `excluded`, for scaled points [n, d], float64."""
         p, width = min(self.num_nearest, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
-        row += 8 * self.largest * len(self.offset) if points.is_cuda else 0  # differences of `_between`
-        size = max(1, at_once(CHUNK_BYTES, points.device) // row)
+        space, block = 16 * CHUNK_BYTES if points.is_cuda else CHUNK_BYTES, 0
+        if points.is_cuda:  # the rows of a cell, twice, for each block of points: at most 3 for each cell
+            block = 16 * self.largest * len(self.offset)
+        size = max(1, space // (row + block), (space - 3 * len(self.centroids) * block) // row)
         if len(points) <= size:
             return self._predict_lot(points, excluded)
         parts = []
@@ -281,13 +288,20 @@ class WitnessState:
         starts, sizes = self.starts, self.sizes.to(labels.device)
         numbers = torch.arange(self.largest, device=labels.device)
         rows = (starts[blocks.owner][:, None] + numbers).clamp_max_(len(self.points) - 1)  # [B, largest]
-        distance = _between(blocks.split(points), self.points[rows].double())
+        given, own = blocks.split(points), self.points[rows].double()
+        exact = not points.is_cuda or given.numel() * own.shape[1] < MIN_DIFFERENCES
+        distance = distances(given, own) if exact else _by_products(given, own)
         beyond = (numbers >= sizes[blocks.owner][:, None])[:, None]
         if excluded is not None:
             beyond = beyond | (blocks.split(excluded.groups)[:, :, None] == excluded.rows[rows][:, None])
         distance = blocks.join(distance.add_(self.order).masked_fill_(beyond, torch.inf))
         distance, positions = distance.topk(min(self.num_nearest, self.largest), dim=1, largest=False)
-        return (starts[labels][:, None] + positions).clamp_max_(len(self.points) - 1), distance
+        rows = (starts[labels][:, None] + positions).clamp_max_(len(self.points) - 1)
+        if not exact:
+            radius = torch.linalg.vector_norm(points[:, None] - self.points[rows], dim=2)
+            radius += self.order[positions]
+            distance = torch.where(distance.isinf(), distance, radius)
+        return rows, distance
 
     def _solved(
         self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
@@ -296,12 +310,17 @@ class WitnessState:
         `closest`; not `full`: infinite for missing ones."""
         shape, flat = positions.shape, positions.flatten()
         rows, targets = (t.index_select(0, flat).unflatten(0, shape) for t in (self.points, self.targets))
-        if readable(closest) and float(closest.max()) <= self.near_radius:
+        readable_ = readable(closest)
+        if float(closest.max()) <= self.near_radius if readable_ else self.compact:
             rows = rows - points[:, None]  # [n, p, d], float64, as the points are
+            inside = None if readable_ else (closest <= self.near_radius).to(rows)[:, :, None]
+            rows = rows if inside is None else rows * inside
             squares = rows.square().sum(dim=2, keepdim=True).mul_(self.sharpness)
             gram = squares + squares.mT
-            gram.baddbmm_(rows, rows.mT, alpha=-2.0 * self.sharpness).exp_()
+            gram = gram.baddbmm_(rows, rows.mT, alpha=-2.0 * self.sharpness).exp_()
             cross = squares.exp_()
+            if inside is not None:  # a row that is left out has no part in the others' kernel
+                gram, cross = gram.mul_(inside).mul_(inside.mT), cross.mul_(inside)
         else:
             rows = rows if full else rows.masked_fill(closest.isinf()[:, :, None], PADDING)
             joint = torch.cat([rows, points[:, None]], dim=1)
@@ -316,10 +335,17 @@ class WitnessState:
 
 
 def _between(first: Tensor, second: Tensor) -> Tensor:
-    """`distances`, for which a GPU takes far longer than for all differences of the numbers."""
+    """`distances`, which a GPU computes far faster from the differences of many numbers."""
     if not first.is_cuda or first.numel() * second.shape[-2] < MIN_DIFFERENCES:
         return distances(first, second)
     return torch.linalg.vector_norm(first.unsqueeze(-2) - second.unsqueeze(-3), dim=-1)
+
+
+def _by_products(first: Tensor, second: Tensor) -> Tensor:
+    """Distances [B, b, m] of [B, b, d] and [B, m, d], whose squares have rounding errors of about 1e-16 times
+    those of the vectors."""
+    squares = first.square().sum(dim=2)[:, :, None] + second.square().sum(dim=2)[:, None]
+    return squares.baddbmm_(first, second.mT, alpha=-2.0).clamp_min_(0.0).sqrt_()
 
 
 def vectors_of(inputs: Inputs) -> Tensor:

@@ -1,6 +1,7 @@
 """Minima of functions of a few variables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -8,6 +9,17 @@ from torch import Tensor
 
 MAX_LOG_STEP = 12.0  # bound on logarithms: a line search may try huge steps
 LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]  # of k variables [k]
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Within this block torch uses one thread: small operations wait longer for others than they take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def with_gradient(loss: Callable[[Tensor], Tensor]) -> LossAndGradient:
@@ -30,12 +42,14 @@ def minimise_from_zero(
     ends above its start, or in NaN."""
     from scipy import optimize  # slow to import
 
-    before, _ = loss(start := np.zeros(size))  # subtracted: a constant does not change the tolerance
-
     def relative(place: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(place)
         return value - before, gradient
 
     options = {"maxiter": max_iter, "maxcor": 50, "ftol": tolerance, "gtol": 1e-7}
-    result = optimize.minimize(relative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    with single_thread():
+        before, _ = loss(start := np.zeros(size))  # subtracted: a constant does not change the tolerance
+        result = optimize.minimize(
+            relative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
     return result.x if result.fun <= 0.0 else None

@@ -22,6 +22,7 @@ from .network import Choice, TangentNetwork, gradients_of
 from .replay import Computed, Replay
 
 METHODS = ("magnitude", "taylor")  # of ranking parameters
+LAUNCH_BOUND = 2**25  # parameters up to which a GPU takes as long for a few rows as for one
 MAX_REPEATED = 16  # few rows are repeated for each output, so that one backward pass serves all
 WORKING_SET = 256 * 2**20  # bytes of the gradients of one chunk of rows
 
@@ -210,9 +211,10 @@ class GradientMap(TangentMap):
         """Rows up to which a pass of repeated rows is faster than a backward pass for each signal."""
         if not self.each_output or self.gradients.num_mixed == 1:
             return 0
-        cpu, contrasts = self.network.device.type == "cpu", self.gradients.top > 1
-        most = MAX_REPEATED // self.gradients.num_mixed
-        return min(1, most) if cpu and contrasts else most if cpu or contrasts else 0
+        contrasts, most = self.gradients.top > 1, MAX_REPEATED // self.gradients.num_mixed
+        if self.network.device.type == "cpu":
+            return min(1, most) if contrasts else most
+        return most if contrasts and self.network.num_parameters <= LAUNCH_BOUND else 0
 
     def _work(self, inputs: Inputs) -> Computed:
         rows, outputs = self._compute(inputs)
