@@ -202,6 +202,8 @@ class ChainRows:
 
     def _products(self, given: Tensor, back: Tensor) -> Tensor:
         """The features of inputs [n, .] and signals [n, K, .], shape [n, K * D]."""
+        if type(given) is not Tensor:  # onnxruntime selects columns number by number
+            return self._traced_products(given, back)
         entries = given.index_select(1, self.right)
         entries = entries if self.signs is None else entries.mul_(self.signs)
         # flat: among three dimensions a CPU selects seven times slower
@@ -210,3 +212,12 @@ class ChainRows:
         if self.lines > 1:
             products = products.unflatten(2, (self.lines, self.width)).sum(dim=2)
         return products.flatten(1)
+
+    def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
+        """The same by rows of the transposed matrices."""
+        n, mixed = back.shape[:2]
+        entries = given.T.index_select(0, self.right)
+        entries = entries if self.signs is None else entries * self.signs[:, None]
+        products = back.permute(2, 1, 0).flatten(1).index_select(0, self.left).reshape(-1, mixed, n)
+        products = (products * entries[:, None]).reshape(self.lines, self.width, mixed, n).sum(dim=0)
+        return products.permute(2, 1, 0).flatten(1)

@@ -258,14 +258,28 @@ class GraphWitness(nn.Module):
 
         to :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`. No format has a Cholesky factor.
         """
-        joint = torch.cat([self.points[nearest], points[:, None]], dim=1)  # [n, p + 1, d]
-        squares = ((joint[:, :, None] - joint[:, None]) / self.state.length).square().sum(dim=3)
+        kernel = self.kernel(points, nearest)
         targets = nn.functional.pad(self.targets[nearest], (0, 0, 0, 1))
-        left = torch.cat([torch.exp(-0.5 * squares) + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
+        left = torch.cat([kernel + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
         for _ in range(self.neighbours):
             left = left[:, 1:, 1:] - left[:, 1:, :1] * (left[:, :1, 1:] / left[:, :1, :1])
         novelty, mean = left.squeeze(1).split([1, self.targets.shape[1]], dim=1)
         return -mean, novelty.clamp(0.0, 1.0)
+
+    def kernel(self, points: Tensor, nearest: Tensor) -> Tensor:
+        """Between the rows `nearest` and, last, the point itself [n, p + 1, p + 1]; as in the state, from
+        products where the kernel of far rows is 0."""
+        state = self.state
+        if not state.compact:
+            joint = torch.cat([self.points[nearest], points[:, None]], dim=1)  # [n, p + 1, d]
+            squares = ((joint[:, :, None] - joint[:, None]) / state.length).square().sum(dim=3)
+            return torch.exp(-0.5 * squares)
+        rows = nn.functional.pad(self.points[nearest] - points[:, None], (0, 0, 0, 1))
+        near = (rows.square().sum(dim=2, keepdim=True) <= state.near_radius**2).double()
+        rows = rows * near
+        squares = rows.square().sum(dim=2, keepdim=True)
+        squares = squares + squares.mT - 2.0 * torch.bmm(rows, rows.mT)
+        return torch.exp(state.sharpness * squares) * near * near.mT
 
 
 def first_solved(mixture: Mixture) -> Any:
