@@ -74,6 +74,29 @@ def test_products_give_the_kernel_that_differences_give_and_serve_near_rows_only
     assert_predicts(by_products, state(new), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("options", [{"neighbours": 6}, {"neighbours": 60}, {"rows": 5, "borrowed": 0}])
+@pytest.mark.parametrize("compact", [True, False])
+def test_where_no_value_is_read_and_in_the_exported_graph_predictions_are_the_same(
+    find, rows, new, monkeypatch, options, compact
+):
+    ratio = torch.tensor(1e-3, dtype=torch.float64)
+    state = replace(find(*rows, **{"rows": 40, **options}), ratio=ratio)
+    assert state.compact
+    new = torch.cat([new, 1e4 * new[:3]])  # the last have no near rows
+    expected = state(new)
+    vars(state)["compact"] = compact
+    monkeypatch.setattr(witness, "readable", lambda _: False)
+    for predicted in (state(new), GraphWitness(state)(new)):
+        assert_predicts(predicted, expected, rtol=1e-7)
+
+
+def test_distances_from_products_differ_by_rounding_only():
+    first, second = (torch.randn(3, n, 4, dtype=torch.float64) for n in (5, 7))
+    second[:, 0] = first[:, 0]
+    expected = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+    torch.testing.assert_close(witness._by_products(first, second), expected, rtol=1e-12, atol=1e-7)
+
+
 def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(find, rows, new):
     whole = find(*rows, neighbours=160)
     assert whole.sizes.tolist() == [160]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp.fitting import pipeline
+from trustgp.fitting import calibrate, pipeline
 from trustgp.state.model_state import describe
 
 SETTINGS = {"progress": False, "num_experts": 2}
@@ -67,6 +67,17 @@ def test_consecutive_rows_are_thinned_and_the_model_is_that_of_the_thinned_rows(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("room", [0, 2**30])
+def test_validation_rows_pass_through_the_network_once_where_there_is_room(network, model, monkeypatch, room):
+    passes, network_pass = [], calibrate.network_pass
+    monkeypatch.setattr(calibrate, "working_set", lambda _: room)
+    monkeypatch.setattr(calibrate, "network_pass", lambda *a: passes.append(1) or network_pass(*a))
+    again = trustgp.fit(network, trajectory(2400, 0), validation=trajectory(600, 1), **SETTINGS)
+    assert (len(passes) == 1) == bool(room)
+    new = trajectory(20, 2)[0]
+    assert torch.equal(again.predict(new).variance, model.predict(new).variance)
+
+
 def test_rows_like_the_validation_rows_are_all_kept(network):
     x, y = trajectory(2400, 0)
     order = torch.randperm(2400, generator=torch.Generator().manual_seed(0))

@@ -18,6 +18,17 @@ def test_the_least_place_is_found_however_large_the_loss_is():
     assert minimise_from_zero(bowl, 4, max_iter=200) == pytest.approx([1, 2, 3, 4], abs=1e-4)
 
 
+def test_it_takes_one_thread_and_gives_the_others_back_after_an_error_too():
+    before = torch.get_num_threads()
+
+    def fail(place):
+        raise ArithmeticError(torch.get_num_threads())
+
+    with pytest.raises(ArithmeticError, match=r"^1$"):
+        minimise_from_zero(fail, 2, max_iter=1)
+    assert torch.get_num_threads() == before
+
+
 def test_it_stays_within_bounds():
     found = minimise_from_zero(bowl, 2, max_iter=200, bounds=[(-0.5, 0.5), (-9, 9)])
     assert found == pytest.approx([0.5, 2.0], abs=1e-4)

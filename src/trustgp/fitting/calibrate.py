@@ -1,14 +1,16 @@
 """The last stage: calibration on rows that the experts have not seen."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..data.chunking import at_once, chunks, evenly, row_bytes
+from ..data.chunking import at_once, chunks, evenly, row_bytes, working_set
 from ..data.rows import Rows
 from ..data.split import in_proportion
+from ..data.trees import Inputs, state_tensors
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
@@ -19,7 +21,7 @@ from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import MIN_SUPPORT
 from ..math.held_out import CalibrationRows, mean_by_output
 from ..math.quantiles import NUM_MEASURES, needed_rows
-from ..state.model_state import ModelState, Training, predict_uncalibrated
+from ..state.model_state import ModelState, Training, network_pass, predict_uncalibrated
 from .leave_out import stated_at
 from .whole import left_out_leverage
 
@@ -36,7 +38,29 @@ class HeldOutFit(NamedTuple):
     warning: str = ""
 
 
-def calibrate(state: ModelState, report: Reporter) -> tuple[ModelState, HeldOutFit]:
+class ValidationPasses:
+    """The network's outputs and features of validation rows, by chunk: kept for the next model of a fit, as
+    far as there is room."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Tensor, Any]] = {}
+        self._bytes = 0
+
+    def __call__(self, chunk: int, state: ModelState, inputs: Inputs) -> tuple[Tensor, Any]:
+        """Outputs [n, C] and features of a chunk of rows."""
+        if chunk in self._kept:
+            return self._kept[chunk]
+        made = network_pass(state, inputs)
+        size = sum(tensor.nbytes for tensor in state_tensors(made))
+        if self._bytes + size <= working_set(state.device):
+            self._kept[chunk] = made
+            self._bytes += size
+        return made
+
+
+def calibrate(
+    state: ModelState, report: Reporter, passes: Callable[..., Any] | None = None
+) -> tuple[ModelState, HeldOutFit]:
     """Fit the scale to left-out training rows, and from there to the validation rows, if there are any."""
     likelihood, training, shape = state.likelihood, state.training, state.shape
     assert training is not None, "a model in a fit has its rows"
@@ -44,7 +68,7 @@ def calibrate(state: ModelState, report: Reporter) -> tuple[ModelState, HeldOutF
     if training.rows.weights is not None:
         targets = targets[in_proportion(training.rows.weights).to(targets.device)]
     if training.validation is not None:
-        held_out, measures = _validation_rows(state, training.validation, report)
+        held_out, measures = _validation_rows(state, training.validation, report, passes)
     if likelihood.leaves_out:
         left_out, left_out_measures, indices = _left_out(state, training)
         calibrations = likelihood.calibrate(left_out, shape, targets, far=training.far)
@@ -85,17 +109,22 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 
 
 @torch.no_grad()
-def _validation_rows(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
-    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty measures [n, K]."""
+def _validation_rows(
+    state: ModelState, rows: Rows, report: Reporter, passes: Callable[..., Any] | None = None
+) -> tuple[Any, Tensor]:
+    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty measures [n, K];
+    `passes` gives outputs and features."""
     likelihood, held_out, measures = state.likelihood, [], []
     size = row_bytes(rows.first) + 80 * state.shape.outputs
     # many rows at a time, so that an expert is asked few times; as many as one pass takes where it gives all
     tangents = state.mixtures[0].tangents
     most = MAX_BATCH_ROWS if tangents.num_columns(expert=False) is None else chunk_rows(tangents)
     parts = list(chunks(len(rows), max(1, min(most, at_once(MAX_BATCH_BYTES, state.device) // size))))
-    for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
+    tracked = report.track(parts, stage="calibrating", total=len(parts), rows=len)
+    for chunk, index in enumerate(tracked):
         inputs, targets = rows.batch(index)
-        outputs, raw = predict_uncalibrated(state, inputs)
+        given = None if passes is None else passes(chunk, state, inputs)
+        outputs, raw = predict_uncalibrated(state, inputs, given)
         held_out.append(likelihood.calibration_rows(outputs, raw, targets))
         measures.append(likelihood.measures(raw, outputs).cpu())
     return type(held_out[0]).cat(held_out), torch.cat(measures)

@@ -26,7 +26,7 @@ from ..tangents.modules import unwrap
 from ..tangents.outputs import as_network, has_output_selector
 from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
-from .calibrate import HeldOutFit, calibrate
+from .calibrate import HeldOutFit, ValidationPasses, calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import FeatureTable, precompute_linear, recorded, run_tangents
 from .options import FitOptions
@@ -83,8 +83,9 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
             strides, grouped = thinning_strides(data, options), data.validation is None
             judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
             thinned = [[one.every(stride) for one in problems] for stride in strides]
-            kept = sums.by_output
-            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context, by_output=kept)
+            passes = ValidationPasses() if strides else None
+            shared = {"by_output": sums.by_output, "passes": passes}
+            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context, **shared)
             for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
                 if not grouped and suits.start - suits.loss < MIN_SURPRISE:
                     break  # validation rows are like left-out training rows
@@ -92,7 +93,9 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
                 size = default_sizes(ready, len(every.rows), options)[0]
                 size = min(size, max(MAX_EXPERTS, plan.num_experts // stride))  # of many, fewer suffice
                 smaller = replace(plan, num_experts=min(size, plan.num_experts))
-                other, its = _fit_rows(ready, every, fewer, whole, smaller, options, context, first)
+                other, its = _fit_rows(
+                    ready, every, fewer, whole, smaller, options, context, first=first, passes=passes
+                )
                 report.log(f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}")
                 if its.loss < suits.loss - gain:
                     how = {"stride": stride, "thinned": f"every {stride}th, as {judge} chose"}
@@ -140,11 +143,13 @@ def _fit_rows(
     plan: Plan,
     options: FitOptions,
     context: FitContext,
+    *,
     first: int = 0,
     by_output: Tensor | None = None,
+    passes: ValidationPasses | None = None,
 ) -> tuple[ModelState, HeldOutFit]:
     """Experts, witness and calibration of these rows, whose gradients may be kept [n, C, D]; a checkpoint
-    counts the kernels from `first` on."""
+    counts the kernels from `first` on. All models of a fit share the passes of validation rows."""
     limit = None if options.budget.size is None else plan.witness_bytes
     witness = find_witness(data.rows, options.witness, context.nearby(), limit)
     fitted: list[FittedMixture] = []
@@ -156,9 +161,9 @@ def _fit_rows(
     if by_output is not None:
         assert state.training is not None
         state = replace(state, training=replace(state.training, by_output=by_output))
-    state, suits = calibrate(state, context.report)
+    state, suits = calibrate(state, context.report, passes)
     small = shrink_to_budget(state, options.budget.size)
-    return calibrate(small, context.report) if small.provenance.compressed else (small, suits)
+    return calibrate(small, context.report, passes) if small.provenance.compressed else (small, suits)
 
 
 def _fingerprints(module: nn.Module, data: FitRows) -> dict[str, Any]:

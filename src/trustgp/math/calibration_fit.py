@@ -18,6 +18,7 @@ PRIOR_STD = 1.0  # standard deviation of the Gaussian prior about the start, in 
 MANY_ROWS, FOLDS, PRIOR_STDS = 300, 3, (0.1, 0.3, PRIOR_STD)
 MAX_STEPS, FOLD_STEPS, TOLERANCE = 100, 15, 1e-5  # of the search; FOLD_STEPS in cross-validation
 MAX_ENTRIES, MAX_FAR_ENTRIES = 2**13, 2**11  # held-out entries, and those of clusters, in a fit
+MAX_LOSS_ENTRIES = 2**15  # of which the mean likelihood is taken
 FAR_NOVELTY, EFFECTIVE_FAR_ROWS = 0.1, 8  # least novelty of the latter; a cluster counts as one row
 MAX_GROWTH = 4.0  # of A
 INITIAL_VAGUE, VAGUE_STD = 0.75, 0.67  # q, and the deviation of its prior in log odds
@@ -29,8 +30,8 @@ ENTRIES = ("output", "nearness", "statistics", "marginal", "witness_precision")
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
-    """Mean negative log likelihood of held-out rows."""
-    return -float(log_densities(calibration, rows).mean())
+    """Mean negative log likelihood of held-out rows, or of a sample of many."""
+    return -float(log_densities(calibration, rows.sample(MAX_LOSS_ENTRIES)).mean())
 
 
 def log_densities(calibration: Calibration, rows: CalibrationRows) -> np.ndarray:

@@ -202,13 +202,22 @@ def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
         ) from error
 
 
-def predict_uncalibrated(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
-    """The outputs [n, C] of the network, and the latent prediction for them; all must be finite."""
+def network_pass(state: ModelState, inputs: Inputs) -> tuple[Tensor, Features | None]:
+    """The outputs [n, C] of the network, and the features of the first kernel where one pass gives both."""
     tangents, features, outputs = state.mixtures[0].tangents, None, None
     if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
-        features, outputs = tangents.features_and_outputs(inputs)  # one pass gives both
+        features, outputs = tangents.features_and_outputs(inputs)
     if outputs is None:
         outputs = call(state.network, copied(to_device(inputs, state.device)))
+    return outputs, features
+
+
+def predict_uncalibrated(
+    state: ModelState, inputs: Inputs, given: tuple[Tensor, Features | None] | None = None
+) -> tuple[Tensor, LatentPrediction]:
+    """The outputs [n, C] of the network, and the latent prediction for them; all must be finite. What
+    `network_pass` gives may be given."""
+    outputs, features = given or network_pass(state, inputs)
     return as_matrix(outputs), predict_latent(state, inputs, outputs, features)
 
 
