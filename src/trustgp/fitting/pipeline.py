@@ -78,28 +78,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
             sums = RowSums(ready, data.rows, options)
-            problems = _problems(ready, device_rows, data, plan, options, context, sums)
-            whole = sums.fields(problems[0].residual)
-            strides, grouped = thinning_strides(data, options), data.validation is None
-            judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
-            thinned = [[one.every(stride) for one in problems] for stride in strides]
-            passes = ValidationPasses() if strides else None
-            shared = {"by_output": sums.by_output, "passes": passes}
-            state, suits = _fit_rows(ready, data, problems, whole, plan, options, context, **shared)
-            for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
-                if not grouped and suits.start - suits.loss < MIN_SURPRISE:
-                    break  # validation rows are like left-out training rows
-                every, first = data.every(stride), number * len(ready.maps)
-                size = default_sizes(ready, len(every.rows), options)[0]
-                size = min(size, max(MAX_EXPERTS, plan.num_experts // stride))  # of many, fewer suffice
-                smaller = replace(plan, num_experts=min(size, plan.num_experts))
-                other, its = _fit_rows(
-                    ready, every, fewer, whole, smaller, options, context, first=first, passes=passes
-                )
-                report.log(f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}")
-                if its.loss < suits.loss - gain:
-                    how = {"stride": stride, "thinned": f"every {stride}th, as {judge} chose"}
-                    state, suits = replace(other, provenance=replace(other.provenance, **how)), its
+            state, suits = _fit_with_thinning(ready, device_rows, data, plan, options, context, sums)
             if suits.warning:
                 warn_user(suits.warning)
             host_data = host_data.every(state.provenance.stride)
@@ -113,6 +92,39 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         parts = {"rows": host_data.rows, "validation": host_data.validation, "by_output": None}
         training = replace(state.training, **parts)
         return replace(state, training=training)
+
+
+def _fit_with_thinning(
+    ready: Prepared,
+    device_rows: Rows,
+    data: FitRows,
+    plan: Plan,
+    options: FitOptions,
+    context: FitContext,
+    sums: RowSums,
+) -> tuple[ModelState, HeldOutFit]:
+    """The model of all rows, or of every k-th where held-out rows prefer it."""
+    problems = _problems(ready, device_rows, data, plan, options, context, sums)
+    whole = sums.fields(problems[0].residual)
+    strides, grouped = thinning_strides(data, options), data.validation is None
+    judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
+    thinned = [[one.every(stride) for one in problems] for stride in strides]
+    passes = ValidationPasses() if strides else None
+    shared = {"by_output": sums.by_output, "passes": passes}
+    state, suits = _fit_rows(ready, data, problems, whole, plan, options, context, **shared)
+    for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
+        if not grouped and suits.start - suits.loss < MIN_SURPRISE:
+            break  # validation rows are like left-out training rows
+        every, how = data.every(stride), {"first": number * len(ready.maps), "passes": passes}
+        size = default_sizes(ready, len(every.rows), options)[0]
+        size = min(size, max(MAX_EXPERTS, plan.num_experts // stride))  # of many, fewer suffice
+        smaller = replace(plan, num_experts=min(size, plan.num_experts))
+        other, its = _fit_rows(ready, every, fewer, whole, smaller, options, context, **how)
+        context.report.log(f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}")
+        if its.loss < suits.loss - gain:
+            chosen = {"stride": stride, "thinned": f"every {stride}th, as {judge} chose"}
+            state, suits = replace(other, provenance=replace(other.provenance, **chosen)), its
+    return state, suits
 
 
 def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Rows]:

@@ -1,7 +1,6 @@
 """Minima of functions of a few variables."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,17 +8,6 @@ from torch import Tensor
 
 MAX_LOG_STEP = 12.0  # bound on logarithms: a line search may try huge steps
 LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]  # of k variables [k]
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Within this block torch uses one thread: small operations wait longer for others than they take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def with_gradient(loss: Callable[[Tensor], Tensor]) -> LossAndGradient:
@@ -47,9 +35,13 @@ def minimise_from_zero(
         return value - before, gradient
 
     options = {"maxiter": max_iter, "maxcor": 50, "ftol": tolerance, "gtol": 1e-7}
-    with single_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small operations wait longer for other threads than they compute
+    try:
         before, _ = loss(start := np.zeros(size))  # subtracted: a constant does not change the tolerance
         result = optimize.minimize(
             relative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
         )
+    finally:
+        torch.set_num_threads(threads)
     return result.x if result.fun <= 0.0 else None

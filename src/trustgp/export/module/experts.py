@@ -275,11 +275,11 @@ class GraphWitness(nn.Module):
             squares = ((joint[:, :, None] - joint[:, None]) / state.length).square().sum(dim=3)
             return torch.exp(-0.5 * squares)
         rows = nn.functional.pad(self.points[nearest] - points[:, None], (0, 0, 0, 1))
-        near = (rows.square().sum(dim=2, keepdim=True) <= state.near_radius**2).double()
-        rows = rows * near
+        inside = (rows.square().sum(dim=2, keepdim=True) <= state.near_radius**2).double()
+        rows = rows * inside
         squares = rows.square().sum(dim=2, keepdim=True)
         squares = squares + squares.mT - 2.0 * torch.bmm(rows, rows.mT)
-        return torch.exp(state.sharpness * squares) * near * near.mT
+        return torch.exp(state.sharpness * squares) * inside * inside.mT
 
 
 def first_solved(mixture: Mixture) -> Any:
