@@ -86,6 +86,7 @@ def test_where_no_value_is_read_and_in_the_exported_graph_predictions_are_the_sa
     expected = state(new)
     vars(state)["compact"] = compact
     monkeypatch.setattr(witness, "readable", lambda _: False)
+    monkeypatch.setattr(witness, "MIN_PRODUCTS", 0)
     for predicted in (state(new), GraphWitness(state)(new)):
         assert_predicts(predicted, expected, rtol=1e-7)
 

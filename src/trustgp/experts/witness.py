@@ -38,6 +38,7 @@ NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
 MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
 MIN_DIFFERENCES = 2**16  # of numbers: fewer distances a GPU computes in one kernel
+MIN_PRODUCTS = 2**21  # of differences, which take fewer kernels than products
 SOLVED_NUMBERS = 2**17  # of kernels that a cache holds
 EPS, MAX_ROUNDING = 4e-15, 1e-6  # of squared distances from products; and of the kernel, over tau
 TINY = 1e-300  # of -1 / (2 l^2)
@@ -310,10 +311,11 @@ class WitnessState:
         `closest`; not `full`: infinite for missing ones."""
         shape, flat = positions.shape, positions.flatten()
         rows, targets = (t.index_select(0, flat).unflatten(0, shape) for t in (self.points, self.targets))
-        readable_ = readable(closest)
-        if float(closest.max()) <= self.near_radius if readable_ else self.compact:
+        read = readable(closest)
+        many = rows.numel() * shape[1] >= MIN_PRODUCTS
+        if float(closest.max()) <= self.near_radius if read else many and self.compact:
             rows = rows - points[:, None]  # [n, p, d], float64, as the points are
-            inside = None if readable_ else (closest <= self.near_radius).to(rows)[:, :, None]
+            inside = None if read else (closest <= self.near_radius).to(rows)[:, :, None]
             rows = rows if inside is None else rows * inside
             squares = rows.square().sum(dim=2, keepdim=True).mul_(self.sharpness)
             gram = squares + squares.mT
