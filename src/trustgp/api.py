@@ -119,6 +119,11 @@ def fit(
 
     Raises:
         BudgetError: If no model satisfies the budget; after the fit it carries the fitted `model`.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, validation=held_out, progress=False)
+        >>> p = model.predict(inputs)
+        >>> lower, upper = p.interval(0.95)
     """
     given = dict(locals())  # every argument, by name
     network, train = given.pop("network"), given.pop("train")
@@ -157,6 +162,9 @@ def paper(
             them by each expert those of the largest gradients; all where there are fewer. None: the exact
             gradients, or the sketch, that `fit` takes.
         options: Others of `fit`; validation rows serve `model.threshold` alone.
+
+    Examples:
+        >>> p = trustgp.paper(network, train, progress=False).predict(inputs)
     """
     if isinstance(likelihood, (str, type)):
         likelihood = as_object("likelihood", likelihood, LIKELIHOODS, Likelihood)
@@ -186,6 +194,10 @@ def load(
         network: The same trained network, or list of them; other weights are refused.
         output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
+
+    Examples:
+        >>> model.save("arm.trustgp")
+        >>> model = trustgp.load("arm.trustgp", network)
     """
     kind, text, table, _ = read_file(Path(path), FORMATS)
     check_output(text.get("picked", False), output, str(path))

@@ -30,7 +30,13 @@ from .state.model_state import FittedModel, ModelState, Provenance, Training, of
 
 
 class UncertaintyModel(FittedModel):
-    """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`."""
+    """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, validation=held_out, progress=False)
+        >>> model.predict(inputs).std.shape == network(inputs).shape
+        True
+    """
 
     state: ModelState  # all that is known; `threshold`, `update` and a move to another device replace it
     mixtures: tuple[Mixture, ...] = of_state("mixtures", "One per kernel.")
@@ -159,6 +165,11 @@ class DenseModel(UncertaintyModel):
 
     `predict` returns a `DensePrediction`. Made by `trustgp.fit` or `trustgp.load`; `state`, `mixtures` and
     `origin` are those of its rows: positions, or outputs that were flattened.
+
+    Examples:
+        >>> dense = trustgp.fit(segmenter, (images, masks), likelihood="classification", progress=False)
+        >>> dense.predict(images).classes.shape == masks.shape
+        True
     """
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {

@@ -169,6 +169,10 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
         random_state: The seed of the error bar, and of torch's random numbers within the function; None:
             another each time.
         fit_options: Other options of `trustgp.fit`, such as {"witness": None}; "validation" is (X, y).
+
+    Examples:
+        >>> regressor = trustgp.sklearn.TrustRegressor(network).fit(inputs, targets)
+        >>> mean, std = regressor.predict(inputs, return_std=True)
     """
 
     LIKELIHOOD: ClassVar[Likelihood] = Regression()
@@ -223,6 +227,10 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         validation_fraction: As of `TrustRegressor`; None: a tenth if that is 5 rows or more. Every class
             keeps a training row.
         others: As of `TrustRegressor`.
+
+    Examples:
+        >>> estimator = trustgp.sklearn.TrustClassifier(classifier).fit(inputs, kinds)
+        >>> probabilities = estimator.predict_proba(inputs)
     """
 
     LIKELIHOOD: ClassVar[Likelihood] = Classification()
@@ -292,6 +300,10 @@ class TrustLabelClassifier(ClassifierMixin, _TrustEstimator):
     Args:
         network: As of `TrustRegressor`; its y are 0 and 1, int64 [n, C].
         others: As of `TrustRegressor`; validation_fraction None: a tenth if that is 5 rows or more.
+
+    Examples:
+        >>> estimator = trustgp.sklearn.TrustLabelClassifier(tagger).fit(inputs, tags)
+        >>> probabilities = estimator.predict_proba(inputs)
     """
 
     LIKELIHOOD: ClassVar[Likelihood] = MultiLabel()

@@ -35,7 +35,11 @@ MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that
 
 @dataclass(frozen=True)
 class Rows:
-    """Aligned inputs, leaves of shape [n, ...], and targets [n, C]."""
+    """Aligned inputs, leaves of shape [n, ...], and targets [n, C].
+
+    Examples:
+        >>> model = trustgp.fit(network, trustgp.Rows(inputs, targets), progress=False)
+    """
 
     inputs: Inputs
     targets: Tensor

@@ -30,7 +30,15 @@ ZEROS = b"0" * 64
 
 
 class ArtifactError(ValueError):
-    """A file that is damaged, foreign, or made for something else."""
+    """A file that is damaged, foreign, or made for something else.
+
+    Examples:
+        >>> try:
+        ...     trustgp.load("notes.txt", network)
+        ... except trustgp.ArtifactError:
+        ...     print("not a model")
+        not a model
+    """
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(message))  # it may quote the file, or a name that somebody else has given

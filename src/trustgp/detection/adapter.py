@@ -46,6 +46,9 @@ class Adapter:
         labels: The number of classes. None: `config.num_labels`.
         suppression: Of two boxes of one class that overlap by more than this the less confident is dropped,
             for detectors that find an object several times. None: none is.
+
+    Examples:
+        >>> adapter = trustgp.detection.Adapter(seen=("fine", "coarse"), labels=2)
     """
 
     seen: str | tuple[str, ...] | None = None
@@ -213,7 +216,11 @@ def _by_query(output: Any, n: int, queries: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Detection:
-    """Settings of a fitted detector: see `trustgp.detection.fit`, whose options they are."""
+    """Settings of a fitted detector: see `trustgp.detection.fit`, whose options they are.
+
+    Examples:
+        >>> settings = trustgp.Detection(threshold=0.3)
+    """
 
     threshold: float = 0.5
     overlap: float = 0.5

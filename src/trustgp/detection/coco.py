@@ -68,6 +68,9 @@ def coco_scenes(
             a processor's mapping. It may resize the whole picture, boxes are scaled alike; not crop or pad.
         labels: The detector's class of each category, by its name or id, such as `detector.config.label2id`;
             None as a class leaves a category out. None: the ids are the classes.
+
+    Examples:
+        >>> scenes = trustgp.detection.coco_scenes("boxes.json", ".", prepare=lambda picture: picture / 255)
     """
     optional_package("PIL.Image", PILLOW)
     path, folder = Path(annotations_path), Path(images_folder)

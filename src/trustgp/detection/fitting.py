@@ -65,6 +65,10 @@ def fit(
         device: Where to work; None: where the detector is.
         progress: Whether to show bars in a terminal.
         checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
+
+    Examples:
+        >>> given = {"adapter": adapter, "threshold": 0.01, "overlap": 0.01, "most": 3}
+        >>> detections = trustgp.detection.fit(detector, (pictures, boxes), validation=held_pictures, **given)
     """
     check_kind(unwrap(detector), "detector")
     settings = Detection(threshold, overlap, most, adapter)

@@ -36,7 +36,12 @@ from .state import DetectorState, save_detector
 
 class DetectionModel(FittedModel):
     """A detector and its error bar, made by `trustgp.detection.fit` or `trustgp.load`: the uncertainty of its
-    classes and edges, and the novelty of a picture."""
+    classes and edges, and the novelty of a picture.
+
+    Examples:
+        >>> for one in detections.predict(pictures):
+        ...     edges, novel = one.std, one.is_novel
+    """
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "compress": "its error bar is one matrix for each class, and nothing of that can be left out",
@@ -185,6 +190,9 @@ def to_supervision(detections: Detections) -> Any:
 
     Boxes, labels and confidence are the detector's own; `data` holds "novelty" [k] and "std" [k, 4], that of
     each edge in pixels. It needs `pip install "trustgp[supervision]"`.
+
+    Examples:
+        >>> annotated = trustgp.detection.to_supervision(detections.predict(pictures)[0])
     """
     missing = 'supervision is not installed; try: pip install "trustgp[supervision]"'
     own, supervision = detections.numpy(), optional_package("supervision", missing)

@@ -27,7 +27,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class BoxTargets:
-    """The objects in a picture: boxes [k, 4], left, top, right, bottom in pixels, and classes, int64, [k]."""
+    """The objects in a picture: boxes [k, 4], left, top, right, bottom in pixels, and classes, int64, [k].
+
+    Examples:
+        >>> one = trustgp.BoxTargets(torch.tensor([[2.0, 3.0, 20.0, 30.0]]), torch.tensor([1]))
+    """
 
     boxes: Tensor
     labels: Tensor

@@ -49,7 +49,14 @@ class Executor(Protocol):
 
 
 class WorkerLostError(RuntimeError):
-    """Workers died more often than tasks are retried; `positions` are those of tasks without a result."""
+    """Workers died more often than tasks are retried; `positions` are those of tasks without a result.
+
+    Examples:
+        >>> try:
+        ...     model = trustgp.fit(network, train, executor=trustgp.Threads(1), progress=False)
+        ... except trustgp.executors.WorkerLostError as error:
+        ...     print(error.positions)
+    """
 
     def __init__(self, message: str, positions: Sequence[int]) -> None:
         super().__init__(message)
@@ -80,6 +87,9 @@ class Threads:
 
     Args:
         count: Workers; None: one per core that this process may use.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, executor=trustgp.Threads(1), progress=False)
     """
 
     count: int | None = None

@@ -100,6 +100,10 @@ class Ray:
         gpus: Of each task, a fraction or a whole number: 0.25 puts four tasks on each GPU. The fit must then
             be on the first GPU of this machine (`device="cuda"`).
         retries: How often a task is restarted after its worker or its node was lost.
+
+    Examples:
+        >>> executor = trustgp.executors.Ray(address="auto", gpus=0.25)
+        >>> model = trustgp.fit(network, train, executor=executor, device="cuda")
     """
 
     def __init__(

@@ -31,6 +31,9 @@ class Division:
     Args:
         components: q, the kernel principal components in which distances are measured.
         subset: Rows of the kernel PCA and the k-means; None: 512, of the k-means at least 8 per expert.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, division=trustgp.Division(components=4), progress=False)
     """
 
     components: int = 8

@@ -20,6 +20,10 @@ class Patchwork:
         neighbours: Maximum number of neighbours of each expert; 0 gives independent local experts.
         fraction: Rows from each neighbour, as a share of an average expert's rows; None: a tenth, and at
             least 25 rows: very few would make the steps larger.
+
+    Examples:
+        >>> alone = trustgp.Patchwork(neighbours=0)
+        >>> model = trustgp.fit(network, train, patchwork=alone, progress=False)
     """
 
     neighbours: int = 4

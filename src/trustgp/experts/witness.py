@@ -55,6 +55,9 @@ class Witness:
         borrowed: Rows of other cells that a cell stores for each of its own: the nearest ones.
         neighbours: Rows from which a new one is predicted; up to 8 times as many where noise asks for it.
         most_inputs: With more numbers a row, distances carry little information and there is no witness.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, witness=trustgp.Witness(neighbours=16), progress=False)
     """
 
     rows: int = 250

@@ -62,6 +62,9 @@ def compile(
 
     Raises:
         ExportError: When the model cannot be exported, or the package differs from `model.predict`.
+
+    Examples:
+        >>> path = trustgp.compile(model, "arm.pt2", inputs[:2])
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -94,6 +97,9 @@ def open_compiled(path: str | Path) -> Compiled | Any:
 
     Opening it runs compiled code: open only files that you trust. Damaged files, other packages, and those
     for another kind of machine are refused before that.
+
+    Examples:
+        >>> variance = trustgp.export.open_compiled(path)(inputs)["variance"]
     """
     return as_served(load_package(path), str(path))
 

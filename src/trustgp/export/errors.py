@@ -19,7 +19,14 @@ from .trace.decompositions import aten_graph
 
 
 class ExportError(ValueError):
-    """A model that cannot be exported; the message names the layer."""
+    """A model that cannot be exported; the message names the layer.
+
+    Examples:
+        >>> try:
+        ...     path = trustgp.export_onnx(model, "arm.onnx", inputs[:2])
+        ... except trustgp.ExportError as error:
+        ...     print(error)
+    """
 
 
 def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str) -> None:

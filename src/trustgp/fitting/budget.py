@@ -26,7 +26,15 @@ SHORT_RANKS = {256: (192, 128), 192: (96,), 128: (64, 32)}
 
 class BudgetError(ValueError):
     """Nothing fits within a budget. What was fitted is not lost: `model` is the whole fitted model, or its
-    state where `fit` still works on it; None where the budget was refused before the fit."""
+    state where `fit` still works on it; None where the budget was refused before the fit.
+
+    Examples:
+        >>> try:
+        ...     trustgp.fit(network, train, budget="1 KiB", progress=False)
+        ... except trustgp.BudgetError:
+        ...     print("too small")
+        too small
+    """
 
     def __init__(self, message: str, model: Any = None) -> None:
         super().__init__(message)

@@ -52,6 +52,11 @@ def compress(
             calibration, too wide rather than too narrow, and the threshold is dropped, with a warning.
         progress: Whether to show a bar in a terminal.
         unpack: As for `fit`, of the validation rows.
+
+    Examples:
+        >>> small = trustgp.compress(model, rank=16, validation=held_out, progress=False)
+        >>> small.nbytes < model.nbytes
+        True
     """
     require_support(model, "compress")
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):

@@ -41,6 +41,10 @@ class Classification(Likelihood):
     Args:
         top_classes: How many of a row's most probable classes have gradients of their own, 2 to 16; the
             others share one noise. Each beyond the first takes a backward pass.
+
+    Examples:
+        >>> likelihood = trustgp.Classification(top_classes=3)
+        >>> classes = trustgp.fit(classifier, (inputs, kinds), likelihood=likelihood, progress=False)
     """
 
     top_classes: int = 2

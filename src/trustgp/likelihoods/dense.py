@@ -26,6 +26,9 @@ class DensePrediction(Batch):
     one number a row.
 
     Where batches have different lengths they are padded: `valid` is False there, the variance infinite.
+
+    Examples:
+        >>> strange = dense.predict(images).score_of_inputs.argmax()
     """
 
     rows: Prediction  # of all positions one after another, [N, ...]

@@ -15,7 +15,12 @@ from .prediction import above
 
 @dataclass(frozen=True, repr=False)
 class Detections(Batch):
-    """The detections of one picture, the most confident first; a batch, as a `Prediction` of rows."""
+    """The detections of one picture, the most confident first; a batch, as a `Prediction` of rows.
+
+    Examples:
+        >>> first = detections.predict(pictures)[0]
+        >>> sure = first[first.std.amax(dim=1) < 5.0]
+    """
 
     ARRAYS: ClassVar[tuple[str, ...]] = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
 

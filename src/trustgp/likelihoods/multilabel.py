@@ -48,6 +48,9 @@ class LabelPrediction(Prediction):
 
     `mean` is the network's logits, to the bit, shape [n, C], or [n] of one label. `epistemic`, which is also
     `variance`, is their latent variance. `aleatoric` and `excess` are 0: noise is part of the probabilities.
+
+    Examples:
+        >>> there = labels.predict(inputs).probabilities > 0.5
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
@@ -185,7 +188,11 @@ Learnt = tuple[LabelTemperature, UsualNovelty]
 
 @dataclass(frozen=True)
 class MultiLabel(Likelihood):
-    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits."""
+    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits.
+
+    Examples:
+        >>> labels = trustgp.fit(tagger, (inputs, tags), likelihood=trustgp.MultiLabel(), progress=False)
+    """
 
     default_outputs: ClassVar[str] = "pseudo"
     uses_witness: ClassVar[bool] = False

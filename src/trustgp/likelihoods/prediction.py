@@ -51,6 +51,11 @@ class Prediction(Batch):
     targets over- or underflow in float32.
 
     It is a batch of rows: `p[3:7]`, `p[mask]`, `len(p)`, `for row in p`, `p.to(...)`, `p.numpy()`.
+
+    Examples:
+        >>> p = model.predict(inputs)
+        >>> familiar = p[~p.is_novel]
+        >>> lower, upper = familiar.interval(0.95)
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
@@ -316,6 +321,10 @@ class ClassPrediction(Prediction):
     classes. `epistemic`, which is also `variance`, is their latent variance, of the same shape: a view of one
     number a row unless each logit has its own kernel. `aleatoric` and `excess` are 0: label noise is part of
     the probabilities.
+
+    Examples:
+        >>> p = classes.predict(inputs)
+        >>> best, probability = p.classes, p.probabilities.amax(dim=1)
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (

@@ -39,7 +39,14 @@ LENGTH_STD, MAX_LOG_LENGTH, RESOLUTION, INITIAL_TAU, MAX_STEPS = 2.0, 3.0, 1 / 1
 
 
 class FactorisationError(ValueError):
-    """A Gram matrix that no allowed jitter makes positive definite."""
+    """A Gram matrix that no allowed jitter makes positive definite.
+
+    Examples:
+        >>> try:
+        ...     model = trustgp.fit(network, train, strict=True, progress=False)
+        ... except trustgp.FactorisationError as error:
+        ...     print(error)
+    """
 
 
 class Evidence(NamedTuple):

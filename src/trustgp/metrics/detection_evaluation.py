@@ -83,6 +83,9 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     defines PDQ, D-ECE and LaECE: `detection_quality`, `detection_calibration_error`,
     `localisation_calibration_error`. `laece` is the mean over classes; the other scores are of all
     detections. Average precision, which no error bar changes, is left to pycocotools.
+
+    Examples:
+        >>> report = trustgp.evaluate(detections, (pictures, boxes), progress=False)
     """
 
     kind: ClassVar[type] = DetectionScores

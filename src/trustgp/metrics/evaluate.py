@@ -63,6 +63,10 @@ def evaluate(
     Returns:
         An `Evaluation`, `ClassEvaluation`, `LabelEvaluation` or `DetectionEvaluation`: look at it, or at
         its scores one by one.
+
+    Examples:
+        >>> report = trustgp.evaluate(model, held_out, ood=10 * inputs, progress=False)
+        >>> nll, crps, covered = report.nll, report.crps, report.coverage
     """
     if hasattr(model, "read_scenes"):  # a detector's
         if unpack is not None:

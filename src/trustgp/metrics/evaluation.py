@@ -55,6 +55,9 @@ class Evaluation(RowReport, RegressionScores):
     Averages are plain means over the outputs, but for `rmse`, the root of the averaged mse, and for
     `auroc_std` and `fpr95_std`, for which a row's score is its mean std. Where outputs have different
     units, look at them one by one.
+
+    Examples:
+        >>> nll = trustgp.evaluate(model, held_out, progress=False).nll
     """
 
     kind: ClassVar[type] = RegressionScores
@@ -185,7 +188,12 @@ class ClassScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClassEvaluation(RowReport, ClassScores):
-    """The scores of n rows, and the curves behind them."""
+    """The scores of n rows, and the curves behind them.
+
+    Examples:
+        >>> trustgp.evaluate(classes, (inputs, kinds), progress=False).accuracy > 0.5
+        True
+    """
 
     kind: ClassVar[type] = ClassScores
     shown = ("nll", "accuracy", "ece")

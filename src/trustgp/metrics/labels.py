@@ -65,6 +65,9 @@ class LabelEvaluation(RowReport, LabelScores):
     """The scores of n rows, each label's own, and the curves behind them.
 
     Averages are means over the labels, but for `ece` and `network_ece`, which are of all labels together.
+
+    Examples:
+        >>> nll = trustgp.evaluate(labels, (inputs, tags), progress=False).nll
     """
 
     kind: ClassVar[type] = LabelScores

@@ -72,7 +72,12 @@ class FrameHistory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one frame; of an invalid frame only `status`, `frame`, `reason` and `rolling`."""
+    """The verdict on one frame; of an invalid frame only `status`, `frame`, `reason` and `rolling`.
+
+    Examples:
+        >>> verdict = trustgp.Monitor(model)(inputs[0])
+        >>> fall_back = verdict.status != "ok"
+    """
 
     status: str  # "ok", "uncertain", "novel" or "invalid input"
     frame: int  # its number since the last reset, from 0
@@ -140,6 +145,11 @@ class Monitor:
 
     `threshold` is the novelty score above which a frame is novel, `limit` the std [C] (of classes:
     1 - probability [1]) above which it is uncertain; None: no limit.
+
+    Examples:
+        >>> monitor = trustgp.Monitor(model)
+        >>> monitor(inputs[0] * float("nan")).status
+        'invalid input'
     """
 
     @cpu_default()

@@ -53,7 +53,11 @@ class _Conformal:
 
 class ConformalIntervals(_Conformal):
     r"""Intervals of the level q_g that held :math:`y` on validation rows as often as was asked for, for each
-    output: the same distribution as `Prediction.interval`. Made by `UncertaintyModel.conformal`."""
+    output: the same distribution as `Prediction.interval`. Made by `UncertaintyModel.conformal`.
+
+    Examples:
+        >>> lower, upper = model.conformal(unseen, level=0.8).interval(inputs)
+    """
 
     def interval(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, each the shape of the network's output; infinite where nothing is known."""
@@ -72,6 +76,9 @@ class ConformalSets(_Conformal):
     A set always holds the predicted class, and grows to all classes where the probabilities are flat: on rows
     that the model does not know. (Sets of p_c above a limit are as small, but empty there; sets by the sum of
     the largest probabilities need random numbers, or hold far too many classes of a sure network.)
+
+    Examples:
+        >>> members = classes.conformal(unseen_kinds, level=0.8).sets(inputs)  # [n, C], bool
     """
 
     def sets(self, inputs: Inputs) -> Tensor:

@@ -35,6 +35,9 @@ class JointPrediction:
 
     Outputs are independent of each other given the rows; `Prediction.covariance` has their covariance at each
     row.
+
+    Examples:
+        >>> draws = model.joint(inputs[:5]).sample(100)
     """
 
     prediction: Prediction  # of each row

@@ -36,6 +36,10 @@ class LayerFactors(Tangents):
 
     Args:
         parameters: "all", "last", or names of parameters.
+
+    Examples:
+        >>> exact = {"tangents": trustgp.LayerFactors(), "budget": "none"}
+        >>> model = trustgp.fit(network, train, **exact, progress=False)
     """
 
     parameters: Choice = "all"

@@ -37,6 +37,10 @@ class JacobianRows(Tangents):
         rank: How stage (i) ranks them: "magnitude" or "taylor".
         keep_per_expert: Stage (ii): how many columns an expert keeps, those with the largest
             |sum over its rows of J|; None keeps every one.
+
+    Examples:
+        >>> kept = trustgp.JacobianRows(keep=50)
+        >>> model = trustgp.fit(network, train, tangents=kept, progress=False)
     """
 
     parameters: Choice = "all"

@@ -48,6 +48,9 @@ class Sketch(Tangents):
         parameters: "all", "last", or names of parameters.
         seed: Of the projections, buckets and signs.
         width: Numbers to which inputs and signals of each layer are projected.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, tangents=trustgp.Sketch(64), progress=False)
     """
 
     dim: int = 4096

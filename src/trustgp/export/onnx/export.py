@@ -53,6 +53,9 @@ def export_onnx(
 
     Raises:
         ExportError: When the model cannot be exported; the message names the layer.
+
+    Examples:
+        >>> path = trustgp.export_onnx(model, "arm.onnx", inputs[:2])
     """
     require_packages("onnx", "onnxruntime")
     import onnx
@@ -114,6 +117,10 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner | Any:
 
     Raises:
         ArtifactError: A ValueError with the fault of the file.
+
+    Examples:
+        >>> path = trustgp.export_onnx(model, "arm.onnx", inputs[:2])
+        >>> variance = trustgp.export.open_onnx(path)(inputs)["variance"]
     """
     require_packages("onnx", "onnxruntime")
     path = Path(path)
