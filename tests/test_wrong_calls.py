@@ -1,22 +1,24 @@
-"""The page of wrong calls: each raises the error below it, with these words."""
+"""Wrong calls, of the page and rare ones: each raises the error below it, with these words."""
 
 import re
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from many import Many
 
 PAGE = (Path(__file__).parents[1] / "docs" / "errors.md").read_text()
 ROW = re.compile(r"^(\w.+)\n    (\w+Error): (.+?)(?:  # .+)?$", flags=re.MULTILINE)
-PARTS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+CALLS = PAGE + (Path(__file__).parent / "rare_calls.txt").read_text()
+PARTS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", CALLS, flags=re.MULTILINE | re.DOTALL)
 SECTIONS = {name: ROW.findall(text) for name, text in PARTS}
 
 
 @pytest.fixture(scope="module")
 def names():
     """What the page defines."""
-    made: dict = {}
+    made: dict = {"np": np}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0], made)
@@ -25,7 +27,7 @@ def names():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_wrong_call_says_what_the_page_says(names, section):
+def test_a_wrong_call_raises_the_error_below_it(names, section):
     with Many() as check:
         for call, error, said in SECTIONS[section]:
             with check(call):
@@ -34,6 +36,6 @@ def test_a_wrong_call_says_what_the_page_says(names, section):
                 assert error in {kind.__name__ for kind in type(caught.value).__mro__}
 
 
-def test_every_error_of_the_page_has_its_call():
-    lines = re.findall(r"^    \w+Error: ", PAGE, flags=re.MULTILINE)
+def test_every_error_has_its_call():
+    lines = re.findall(r"^    \w+Error: ", CALLS, flags=re.MULTILINE)
     assert len(lines) == sum(map(len, SECTIONS.values())) > 90

@@ -1,4 +1,4 @@
-"""Turns each docs/gallery/*.py into a page: its text, its code, what it prints and what it draws.
+"""Turns each docs/gallery/*.py into a page: its text, its code, what it prints and the pictures it writes.
 
 An example is a plain script. Its docstring begins with the title; a line `# %%` begins a cell, whose text is
 the comment that follows at once. Each runs in a process and a folder of its own. What came out is kept in
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER, CACHE = ROOT / "docs" / "gallery", ROOT / ".cache" / "gallery"
 SOURCES = (ROOT / "src", ROOT / "experiments" / "src")
 RUNNER = Path(__file__).with_name("run_example.py")
-LONGEST = 1200  # seconds for one example on a busy machine; most take ten, the C++ compiler a minute
+LONGEST = 1200  # seconds for one example on a busy machine; most take ten
 log = logging.getLogger("mkdocs.hooks.gallery")
 
 
@@ -84,13 +84,7 @@ def cell(lines: list[str], start: int, stop: int) -> dict:
 
 def key(path: Path) -> str:
     """A hash of all that the result depends on: the example, the library, what runs it, torch."""
-    examples = [file for end in ("py", "cpp", "txt") for file in (ROOT / "examples").rglob(f"*.{end}")]
-    sources = [
-        path,
-        RUNNER,
-        *sorted(file for root in SOURCES for file in root.rglob("*.py")),
-        *sorted(examples),
-    ]
+    sources = [path, RUNNER, *sorted(file for root in SOURCES for file in root.rglob("*.py"))]
     found = hashlib.sha256(importlib.metadata.version("torch").encode())
     for source in sources:
         found.update(f"\0{source.name}\0".encode() + source.read_bytes())
@@ -98,7 +92,7 @@ def key(path: Path) -> str:
 
 
 def run(path: Path, *, cache: Path | None = None, longest: float = LONGEST) -> Example:
-    """The example with what it printed and drew; from the cache, where that is of the same files."""
+    """The example with its output and pictures; from the cache, where that is of the same files."""
     example = parse(path)
     cache = cache or CACHE
     kept = cache / f"{path.stem}-{key(path)}"
@@ -120,10 +114,9 @@ def run(path: Path, *, cache: Path | None = None, longest: float = LONGEST) -> E
 
 def run_in(made: Path, path: Path, cells: list[dict], longest: float) -> str | None:
     """Runs the cells in a process, and leaves result.json and pictures in the folder. The error, or None."""
-    environment = os.environ | {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as place:
-        shutil.copytree(ROOT / "examples", Path(place) / "examples")  # as if run from the repository's root
         try:
             done = subprocess.run(
                 [sys.executable, str(RUNNER), str(path)], cwd=place, env=environment, input=json.dumps(cells),

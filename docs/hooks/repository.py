@@ -8,18 +8,11 @@ from pathlib import Path, PurePosixPath
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-TITLES = {"CONTRIBUTING.md": "Contributing", "SECURITY.md": "Security", "CHANGELOG.md": "Changes"}
-FILES = [*(ROOT / name for name in TITLES), *sorted((ROOT / "experiments" / "docs").glob("*.md"))]
+NAMES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+FILES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "experiments" / "docs").glob("*.md"))]
 PAGES = {file.name.lower(): file.relative_to(ROOT).as_posix() for file in FILES if file.exists()}
 """By address on the site, the file in the repository."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^):#\s]+)(#[^)]*)?\)")
-
-
-def on_config(config):
-    """Pages of the root go into the last section of the navigation."""
-    (section,) = config["nav"][-1].values()
-    section += [{TITLES[name]: uri} for uri, name in PAGES.items() if name in TITLES]
-    return config
 
 
 def on_files(files, *, config):

@@ -1,4 +1,4 @@
-"""Runs the cells of one gallery example in the current folder, and writes what each printed and drew.
+"""Runs the cells of one gallery example in the current folder, and writes what each printed and its pictures.
 
     python run_example.py EXAMPLE.py < cells.json
 
@@ -17,27 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 
-def drawn(stem: str, count: int) -> list[dict[str, str]]:
-    """Saves and closes the open figures of matplotlib, numbered from `count` on."""
-    if "matplotlib.pyplot" not in sys.modules:
-        return []
-    from matplotlib import pyplot
-
-    pictures = []
-    for place, number in enumerate(pyplot.get_fignums()):
-        figure, file = pyplot.figure(number), f"{stem}-{count + place + 1}.png"
-        titles = [
-            figure.get_suptitle(),
-            *(axes.get_title("left") or axes.get_title() for axes in figure.axes),
-        ]
-        figure.savefig(file, dpi=130)
-        pictures.append({"file": file, "alt": "; ".join(title for title in titles if title)})
-    pyplot.close("all")
-    return pictures
-
-
 def written(stem: str, count: int, before: set[Path]) -> list[dict[str, str]]:
-    """Takes the pictures that a cell has written to a file itself."""
+    """The pictures that a cell has written, by other names; the alternative text is the name of the file."""
     pictures = []
     for place, found in enumerate(sorted(set(Path().glob("*.png")) - before)):
         file = f"{stem}-{count + place + 1}.png"
@@ -60,7 +41,6 @@ def run(path: str, cells: list[dict]) -> str | None:
             return traceback.format_exc()
         cell["output"] = printed.getvalue()
         cell["pictures"] = written(stem, count, before)
-        cell["pictures"] += drawn(stem, count + len(cell["pictures"]))
         count += len(cell["pictures"])
     return None
 

@@ -128,7 +128,7 @@ def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
     try:
         metadata = parse_json(header)["__metadata__"]
         if METADATA_KEY not in metadata:
-            raise ValueError("written by trustgp 0.1 (fit again), or by another program")
+            raise ValueError("written by trustgp 0.1 or 0.2 (fit again), or by another program")
         (text,) = metadata.values()
         table = parse_json(text)
         wrong = [name for name, kind in FIELDS.items() if type(table[name]) is not kind]
@@ -145,7 +145,9 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
     if kind not in kinds:
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
     if version != VERSION:
-        writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 (fit again), or damaged"
+        writer = (
+            "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 or 0.2 (fit again), or damaged"
+        )
         raise ArtifactError(f"{path}: file version {version}, not {VERSION}; written by {writer}.")
 
 
