@@ -2,7 +2,7 @@
 
     python examples/ros2_node.py --ros-args -p file:=arm.onnx
 
-The one file holds the network and its error bar. It is written with the joints as names of the outputs, and
+The file contains the network and its error bar. It is written with the joints as names of the outputs, and
 with a threshold:
 
     model.threshold()
@@ -31,7 +31,7 @@ LEVELS = {"ok": DiagnosticStatus.OK, "uncertain": DiagnosticStatus.WARN, "novel"
 
 
 class TorqueNode(Node):
-    """Judges each JointState by a monitor on the file; joints may come in any order."""
+    """A verdict for each JointState, by a monitor on the file; joints may come in any order."""
 
     def __init__(self, **options) -> None:
         super().__init__("trustgp", **options)

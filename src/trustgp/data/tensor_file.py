@@ -145,9 +145,8 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
     if kind not in kinds:
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
     if version != VERSION:
-        writer = (
-            "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 or 0.2 (fit again), or damaged"
-        )
+        older = "trustgp 0.1 or 0.2 (fit again), or damaged"
+        writer = "a newer trustgp: upgrade" if version > VERSION else older
         raise ArtifactError(f"{path}: file version {version}, not {VERSION}; written by {writer}.")
 
 
