@@ -14,7 +14,7 @@ from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
-from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
+from trustgp_experiments.report.quotes.elsewhere import call_ratios, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
@@ -210,7 +210,7 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     store(tmp_path, "transfer", **result)
     text = BLOCKS["results.table"](Stored(tmp_path))
     assert "| heteroscedastic ensemble of 5 | 0.16 | 4.58 | -2.76 |" in text
-    assert "| conformal, split |  |  |  |  | 95.0 %" in text
+    assert "| conformal, split |  |  |  | 95.0 %" in text
     assert re.search(r"Laplace GLM \| infinite \| [\d.]+ \| infinite \|", text)
     assert "MiB" in text
     assert "heteroscedastic" in BLOCKS["results.loses"](Stored(tmp_path))
@@ -221,19 +221,42 @@ def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_in
         told = {"letters": {"auroc": letters}, "clouds": {"auroc": clouds}}
         return {"tests": {"in domain": {"nll": nll}, **told}}
 
-    def methods(s):  # energy is ahead on letters in every seed, five on clouds in two of three
+    def methods(s):  # energy is ahead on letters in every seed, none on clouds
         found = {"trustgp": tests(0.3 + s, 0.9 + s, 0.9), "energy": tests(0.4 + s, 0.95 + s, None)}
         return found | {"five": tests(0.2 + s, 0.8, 0.899 + s)}
 
     seeds = [{"methods": methods(s)} for s in (0.0, 0.01, 0.02)]
     store(tmp_path, "classification", numbers={"runs": [{"trained": "mnist", "seeds": seeds}]})
-    likely, told, meant = classes(Stored(tmp_path))
+    likely, told = classes(Stored(tmp_path))
     assert "1 sets of images" in likely
     assert "lower NLL have `five` in 1, by most `five` by 0.100 (MNIST)." in likely
     assert "2 sets of novel images: higher AUROC have `energy` in 1, by most `energy` by 0.050" in told
     assert "(MNIST, letters)" in told
-    assert "in 1 of 2 sets, by most MNIST, clouds (0.900, `five` 0.909)." in meant
     assert classes(Stored(tmp_path / "nothing")) == []
+
+
+@pytest.mark.parametrize(("new", "known"), [(-20, 20), (20, -20)])
+def test_a_sentence_flips_with_its_numbers_and_the_least_favourable_comes_first(tmp_path, new, known):
+    """The NLL of ours is moved, down where it shall win and up where it shall lose."""
+    for other in (EXPERIMENTS / "results").iterdir():
+        (tmp_path / "results").mkdir(exist_ok=True)
+        if other.name != "transfer":
+            (tmp_path / "results" / other.name).symlink_to(other)
+    result = json.loads((EXPERIMENTS / "results" / "transfer" / "result.json").read_text())
+    result["numbers"] = read_numbers(EXPERIMENTS / "results" / "transfer")
+    for run in result["numbers"]["runs"]:
+        for seed in run["seeds"]:
+            for score in seed["methods"]["trustgp"]["tests"].values():
+                score["nll"] += new if run["split"] == "new motions" else known
+    store(tmp_path, "transfer", **result)
+    text = " ".join(BLOCKS["results.sentences"](Stored(tmp_path)).split())
+    relation = {-20: "ahead of", 20: "behind"}
+    places = [
+        text.index(f"By NLL on {what}, trustgp is **{relation[shift]}** its strongest rival")
+        for what, shift in (("known motions, which measures memory", known), ("new motions", new))
+    ]
+    assert (places[0] < places[1]) == (known > new)
+    assert len(re.findall(r"(?:^| )\d+\. [A-Z]", text)) == 10
 
 
 def spread(value, step=1):
@@ -271,7 +294,7 @@ def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_pa
     ]
 
 
-def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp_path):
+def test_calls_are_compared_with_five_networks_for_one_row_of_the_default(tmp_path):
     def entry(runtime, over, **more):
         one = {"method": "trustgp default", "runtime": runtime, "over_ensemble": over}
         return {**one, "batch": 1, "threads": 1, **more}
@@ -279,6 +302,4 @@ def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp
     entries = [entry("torch eager", 1.5), entry("onnxruntime", 0.5), entry("torch graph", None)]
     entries += [entry("torch eager", 9.0, batch=64), entry("torch eager", 9.0, method="trustgp small")]
     store(tmp_path, "runtime", numbers={"networks": {"MLP": [{"entries": entries}]}})
-    (told,) = calls(Stored(tmp_path))
-    assert told.endswith("in the same runtime: in 1 of 2 on a CPU, by most 1.5 times (MLP in torch eager).")
-    assert calls(Stored(tmp_path / "nothing")) == []
+    assert call_ratios(Stored(tmp_path)) == {"a CPU": [1.5, 0.5]}

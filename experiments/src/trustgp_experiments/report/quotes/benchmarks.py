@@ -1,8 +1,15 @@
 """Blocks from the figures of benchmarks, and from the study of run time, which compares like with like."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from .stored import Stored, grid, number, short, words
 
 MIB = 2**20
+BATCHED = ", batched"  # ends the name of passes in one batch
+TIMED = ("network", f"MC-dropout 20{BATCHED}", "ensemble of 5", "Laplace last layer")
+TIMED += ("trustgp default", "trustgp small")
+WORTH = ("NLL", "AUROC, new rows", "MiB")
 
 
 def networks(stored: Stored) -> str:
@@ -39,8 +46,9 @@ def calls(stored: Stored) -> str:
     return f"{grid(columns, rows)}\n\nA model of {size} MiB, one thread; the file loads in {load} ms."
 
 
-def over_network(stored: Stored, *, study: str) -> str:
-    """Time over that of the network alone in the same runtime, one row, one thread, of the first seed."""
+def over_network(stored: Stored, *, study: str, quality: bool = False) -> str:
+    """Time over that of the network alone in the same runtime, one row, one thread, of the first seed; with
+    `quality` also NLL, AUROC of new rows and size."""
     entries, rows = {}, []
     for network, seeds in stored.numbers(study)["networks"].items():
         calls = [one for one in seeds[0]["entries"] if one["batch"] == one["threads"] == 1]
@@ -48,19 +56,20 @@ def over_network(stored: Stored, *, study: str) -> str:
     runtimes = list(dict.fromkeys(one["runtime"] for calls in entries.values() for one in calls))
     for network, calls in entries.items():
         times = {(one["method"], one["runtime"]): one["over_network"] for one in calls}
-        for method in dict.fromkeys(one["method"] for one in calls if one["method"] != "network"):
-            rows.append([network, method, *(number(times.get((method, r)), 2) for r in runtimes)])
+        worth = stored.numbers(study)["networks"][network][0]["quality"]
+        for method in TIMED if quality else TIMED[1:]:
+            cells = [number(times.get((method, r)), 2) for r in runtimes]
+            if any(cells):
+                rows.append([network, method, *cells])
+                rows[-1] += _worth(worth.get(method.removesuffix(BATCHED), {})) if quality else []
     origin = stored.study(study)["provenance"]
-    end = f"{origin['device']}, commit `{origin['commit'][:10]}`; a gap: not possible there, or not timed."
-    return f"{grid(['network', 'method', *runtimes], rows)}\n\n{words(end)}"
+    end = f"{origin['device']}, commit `{origin['commit'][:10]}`; a gap: not possible there, or not measured."
+    columns = ["network", "method", *runtimes, *(WORTH if quality else ())]
+    return f"{grid(columns, rows)}\n\n{words(end)}"
 
 
-def worth(stored: Stored) -> str:
-    """What each method of the runtime study is worth: NLL and AUROC of new rows."""
-    rows = []
-    for network, seeds in stored.numbers("runtime")["networks"].items():
-        for method, one in seeds[0]["quality"].items():
-            if one["nll"] is not None:
-                size = None if one["bytes"] is None else one["bytes"] / 2**20
-                rows.append([network, method, number(one["nll"], 3), number(one["auroc"], 3), short(size)])
-    return grid(["network", "method", "NLL", "AUROC of new rows", "MiB, with the network"], rows)
+def _worth(found: Mapping[str, Any]) -> list[str]:
+    """NLL, AUROC and MiB; gaps where they were not measured."""
+    size = found.get("bytes")
+    scores = [number(found.get(key), 3) for key in ("nll", "auroc")]
+    return [*scores, "" if size is None else short(size / MIB)]

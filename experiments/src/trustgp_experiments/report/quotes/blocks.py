@@ -1,21 +1,28 @@
 """Which blocks there are: names on the pages, and the functions of stored results that write them."""
 
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, cifar, detection, front, settings
+from . import benchmarks, cifar, detection, front, sentences, settings
+from .comparisons import OURS
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
 
-UNDECIDED, SEEN = ", alike with", "Looked at when choices were made"  # of findings
+UNDECIDED = ", alike with"  # of a finding
+ELSEWHERE = ("Looked at when choices were made", "ECE, trustgp", "AUROC on new pairs")  # in the report
+SPREAD = re.compile(r" ± [\d.]+")
+DEVIATION = re.compile(r"ean ± (standard )?deviation")
 
 
 def verdicts(stored: Stored) -> str:
-    """The findings of the study of classes that are better or worse than the best peer, or count."""
-    found = stored.study("classification")["findings"]
-    chosen = [one for one in found if UNDECIDED not in one and not one.startswith(SEEN)]
-    same = sum(UNDECIDED in one and not one.startswith(SEEN) for one in found)
+    """The findings of the study of classes that are better or worse than the best peer, or count; without
+    spreads, which the intervals of differences take into account, and costs, which a table has."""
+    *found, _ = stored.study("classification")["findings"]
+    chosen = [SPREAD.sub("", one) for one in found if UNDECIDED not in one and not one.startswith(ELSEWHERE)]
+    same = sum(UNDECIDED in one and not one.startswith(ELSEWHERE) for one in found)
     return f"{bullets(chosen)}\n\nAlike with the best peer are {same} more."
 
 
@@ -34,17 +41,26 @@ def table(
     more: str | None = None,
     study: str = "classification",
     spread: bool = True,
+    methods: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> str:
     """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note.
-    `more` is the title of another with the same columns, whose rows follow."""
+    `more` is the title of another with the same columns, whose rows follow; `methods` and `columns` are those
+    that a page shows, all of them by default."""
     tables = [one for one in stored.tables(study) if title in (None, one["title"])]
     if not tables:
         raise NotRun(f"study `{study}` in its present form")
-    columns, rows = tables[0]["columns"], [*tables[0]["rows"]]
+    rows = [*tables[0]["rows"]]
     rows += [row for one in stored.tables(study) if more == one["title"] for row in one["rows"]]
-    cells = [[_cell(*pair, spread=spread) for pair in zip(row, columns, strict=True)] for row in rows]
-    names = [", ".join(filter(None, (column["name"], column["unit"]))) for column in columns]
-    about = tables[0]["note"] if spread else tables[0]["note"].replace("mean ± deviation", "mean")
+    rows = [row for row in rows if not methods or row[0] in methods]
+    kept = [
+        (place, column)
+        for place, column in enumerate(tables[0]["columns"])
+        if place == 0 or not columns or column["name"] in columns
+    ]
+    cells = [[_cell(row[place], column, spread=spread) for place, column in kept] for row in rows]
+    names = [", ".join(filter(None, (column["name"], column["unit"]))) for _, column in kept]
+    about = tables[0]["note"] if spread else DEVIATION.sub("ean", tables[0]["note"])
     return f"{grid(names, cells)}\n\n{words(about)}".strip()
 
 
@@ -56,16 +72,37 @@ def _cell(cell: Any, column: dict[str, Any], *, spread: bool) -> str:
 
 
 NEW_PAIRS = "Novel images detected, on pairs with which nothing was chosen"
-CLASSES = {
-    "fashion": "Fashion-MNIST: test images like those that trained",
-    "distorted": "NLL on distorted Fashion-MNIST",
-    "told": f"{NEW_PAIRS}: AUROC",
-    "table": "What it costs, and what it is worth",
+LIKELY = ("softmax", "temperature scaling", "MC-dropout 20", "ensemble of 5", "Laplace last layer")
+LIKELY += ("Laplace KFAC, evidence", OURS)
+NOVEL = ("MC-dropout 20", "ensemble of 5", "Laplace KFAC, evidence", "energy", "relative Mahalanobis")
+NOVEL += ("kNN, cosine", "kNN, Euclidean", "DDU density", "ViM", OURS)
+CLASSES = {  # tables of the page on classes, and what it shows of them
+    "fashion": partial(
+        table,
+        title="Fashion-MNIST: test images like those that trained",
+        methods=LIKELY,
+        columns=("NLL", "ECE", "accuracy"),
+    ),
+    "distorted": partial(
+        table,
+        title="NLL on distorted Fashion-MNIST",
+        methods=LIKELY,
+        columns=("rotated 15", "rotated 45", "rotated 90", "noisy 0.2"),
+        spread=False,
+    ),
+    "told": partial(table, title=f"{NEW_PAIRS}: AUROC", methods=NOVEL, spread=False),
+    "table": partial(
+        table,
+        title="What it costs, and what it is worth",
+        methods=(*LIKELY, "kNN, cosine", "DDU density"),
+        columns=("fit s", "more training s", "MiB", "ms/image", "NLL", "mean AUROC"),
+    ),
 }
 UNTUNED = "Table 1 here, untuned, as in the paper"
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
 BLOCKS: dict[str, Block] = {
     "readme.small": front.small,
+    "results.sentences": sentences.block,
     "results.table": front.table,
     "results.tally": front.tally,
     "results.loses": front.loses,
@@ -74,15 +111,14 @@ BLOCKS: dict[str, Block] = {
     "classes.cifar": cifar.table,
     "classes.cifar-parts": cifar.parts,
     "speed.calls": benchmarks.calls,
-    "speed.cpu": partial(benchmarks.over_network, study="runtime"),
+    "speed.cpu": partial(benchmarks.over_network, study="runtime", quality=True),
     "speed.cuda": partial(benchmarks.over_network, study="runtime-cuda"),
-    "speed.worth": benchmarks.worth,
-    "paper.toy": partial(table, study="toy"),
+    "paper.toy": partial(table, study="toy", spread=False),
     "paper.ablation": settings.observations,
     "paper.transfer": front.transfer,
     "paper.zero-shot": front.zero_shot,
     "paper.printed": partial(table, study="transfer", title="The paper's Table 1, as printed", spread=False),
-    "paper.here": partial(table, study="transfer", title=UNTUNED, more="Table 1 here, tuned"),
+    "paper.here": partial(table, study="transfer", title=UNTUNED, more="Table 1 here, tuned", spread=False),
     "paper.order": partial(findings, study="transfer", last=3),
     "paper.detection": detection.summary,
     "studies.sequences": front.sequences_tally,
@@ -90,7 +126,6 @@ BLOCKS: dict[str, Block] = {
     "detection.told": detection.told,
     "detection.right": detection.right,
     "detection.loses": detection.loses,
-    "detection.times": detection.times,
-    **{f"classification.{name}": partial(table, title=title) for name, title in CLASSES.items()},
+    **{f"classification.{name}": made for name, made in CLASSES.items()},
     **{f"findings.{study}": partial(findings, study=study) for study in FOLDERS},
 }

@@ -16,6 +16,7 @@ PUBLISHED = {
 }
 TUNED = {"network": "nothing", "one temperature": HELD_OUT, "default": HELD_OUT, "all classes": HELD_OUT}
 SCORES = {"nll": "NLL", "ece": "ECE", "turned": "turned"}
+SHOWN = {"novelty", *TUNED} - {"default"}  # by other tables
 NOVEL, MEASURES = ("turned", "letters", "textures"), ("score", "variance", "hidden vectors", "entropy")
 TIMED = ("network", "network, recorded", "default", "all classes")
 
@@ -39,26 +40,19 @@ def table(stored: Stored) -> str:
 def parts(stored: Stored) -> str:
     """What each part of the probabilities and of the novelty score is worth, and what a call costs."""
     figures = stored.benchmark("cifar-cuda")["figures"]
-    names = [n for n in next(iter(figures.values()))["means and deviations"] if n != "novelty"]
-    by = [(one, key, f"{title}, {n}") for n, one in figures.items() for key, title in SCORES.items()]
+    names = [n for n in next(iter(figures.values()))["means and deviations"] if n not in SHOWN]
+    by = [(one, key, f"{SCORES[key]}, {n}") for n, one in figures.items() for key in ("nll", "turned")]
     likely = [[name, *(number(_mean(one, name, key), 4) for one, key, _ in by)] for name in names]
     sets = [(one, kind, f"{kind}, {n}") for n, one in figures.items() for kind in NOVEL]
-    novel = [[name, *(_detected(one, kind, name) for one, kind, _ in sets)] for name in MEASURES]
-    runs = [
-        (f"{name}, {n} image{'s' * (n > 1)}", one[f"ms, {n}"])
-        for name, one in figures.items()
-        for n in (1, 64)
+    novel = [
+        [name, *(number(_mean(one, "novelty", f"auroc, {kind}, {name}"), 3) for one, kind, _ in sets)]
+        for name in MEASURES
     ]
-    times = [[name, *(short(ms.get(key)) for key in TIMED)] for name, ms in runs]
+    times = [[name, *(short(one["ms, 1"].get(key)) for key in TIMED)] for name, one in figures.items()]
     first = grid(["", *(title for *_, title in by)], likely)
-    second = grid(["AUROC / FPR95", *(title for *_, title in sets)], novel)
-    return f"{first}\n\n{second}\n\n{grid(['ms', *TIMED], times)}"
+    second = grid(["AUROC", *(title for *_, title in sets)], novel)
+    return f"{first}\n\n{second}\n\n{grid(['ms, one image', *TIMED], times)}"
 
 
 def _mean(figures: dict[str, Any], name: str, key: str) -> float:
     return figures["means and deviations"][name][key][0]
-
-
-def _detected(figures: dict[str, Any], kind: str, name: str) -> str:
-    values = (_mean(figures, "novelty", f"{key}, {kind}, {name}") for key in ("auroc", "fpr95"))
-    return " / ".join(number(value, 3) for value in values)

@@ -52,15 +52,16 @@ class StoredCase:
         return None if values is None else fmean(values)
 
     def against(self, ours: str, theirs: str, key: str = "nll", test: str = IN_DOMAIN) -> Difference | None:
-        """Ours minus theirs, seed by seed; None where one of them has no such number.
-
-        Test rows over training rows are the overlap, where seeds draw both from the same ones."""
+        """Ours minus theirs, seed by seed; None where one of them has no such number."""
         own, other = self.values(ours, key, test), self.values(theirs, key, test)
-        sizes = self.seeds[0].get("sizes") if self.drawn and test == IN_DOMAIN else None
-        overlap = sizes[IN_DOMAIN] / sizes["train"] if sizes else 0.0
         if own is None or other is None:
             return None
-        return paired(own, other, overlap=overlap, lower_is_better=key not in HIGHER)
+        return paired(own, other, overlap=self.overlap(test), lower_is_better=key not in HIGHER)
+
+    def overlap(self, test: str = IN_DOMAIN) -> float:
+        """Test rows over training rows, where seeds draw both from the same ones; else 0."""
+        sizes = self.seeds[0].get("sizes") if self.drawn and test == IN_DOMAIN else None
+        return sizes[IN_DOMAIN] / sizes["train"] if sizes else 0.0
 
     def gaps(self, ours: str, test: str = IN_DOMAIN, key: str = "nll") -> dict[str, Difference]:
         """Ours minus each peer's, corrected for the number of peers."""

@@ -1,14 +1,15 @@
-"""Where trustgp loses outside the arms' networks of single states: sequences, classes and calls."""
+"""Where trustgp loses outside the arms' networks of single states: sequences and classes; times of calls."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ...datasets import IMAGE_SETS
 from .comparisons import IN_DOMAIN, OURS, StoredCase, other_tests, stored_cases
-from .stored import NotRun, Stored, listed, number
+from .stored import NotRun, Stored, listed
 
 DEFAULT = "trustgp default"  # as the study of run time calls it
-MAX_NAMED = 3  # peers, or sets of images
+MAX_NAMED = 3  # peers
 Place = tuple[StoredCase, str]  # a case, and one of its test sets
 
 
@@ -47,40 +48,22 @@ def classes(stored: Stored) -> list[str]:
         sentences.append(f"Classes, {sets}: lower NLL have {lost}.")
     if lost := _ahead(novel, "auroc", where, digits=3):
         sentences.append(f"Classes, {len(novel)} sets of novel images: higher AUROC have {lost}.")
-    ahead = [one for place in novel if (one := _better_mean(place)) is not None]
-    if ahead:
-        worst = [
-            f"{where(place)} ({number(ours, 3)}, `{peer}` {number(best, 3)})"
-            for ours, best, place, peer in sorted(ahead, key=lambda one: one[0] - one[1])[:MAX_NAMED]
-        ]
-        sentences.append(
-            f"Classes, novel images: the mean AUROC of a peer, if not beyond the interval, is the higher in "
-            f"{len(ahead)} of {len(novel)} sets, by most {listed(worst)}."
-        )
     return sentences
 
 
-def calls(stored: Stored) -> list[str]:
-    """Where a call of the default with one row takes longer than five networks in the same runtime."""
-    found = []
+def call_ratios(stored: Stored) -> dict[str, list[float]]:
+    """By machine: the time of a call of the default with one row over that of five networks."""
+    found = {}
     for study, where in (("runtime", "a CPU"), ("runtime-cuda", "a GPU")):
-        try:
-            networks = stored.numbers(study)["networks"]
-        except NotRun:
-            continue
-        ratios = [
-            (entry["over_ensemble"], f"{network} in {entry['runtime']}")
-            for network, seeds in networks.items()
-            for entry in seeds[0]["entries"]
-            if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
-            and entry["over_ensemble"] is not None
-        ]
-        if slower := sum(ratio > 1 for ratio, _ in ratios):
-            most, case = max(ratios)
-            share = f"in {slower} of {len(ratios)} on {where}"
-            found.append(f"{share}, by most {number(most, 1)} times ({case})")
-    text = "A call with one row takes longer than five networks in the same runtime"
-    return [f"{text}: {'; '.join(found)}."] if found else []
+        with suppress(NotRun):
+            found[where] = [
+                entry["over_ensemble"]
+                for seeds in stored.numbers(study)["networks"].values()
+                for entry in seeds[0]["entries"]
+                if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
+                and entry["over_ensemble"] is not None
+            ]
+    return found
 
 
 def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, digits: int = 2) -> str:
@@ -92,13 +75,3 @@ def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, 
     peer, gap, place = max(found, key=lambda one: one[1])
     most = [f"`{name}` in {count}" for name, count in counts.most_common(MAX_NAMED)]
     return f"{listed(most)}, by most `{peer}` by {gap:.{digits}f} ({where(place)})"
-
-
-def _better_mean(place: Place) -> tuple[float, float, Place, str] | None:
-    """Our AUROC by the declared score, that of the best peer alike with us, where, and whose."""
-    case, test = place
-    ahead = {peer for peer, _ in case.ahead(test, "auroc")}
-    scores = {name: case.mean(name, "auroc", test) for name in [OURS, *case.peers] if name not in ahead}
-    means = {method: score for method, score in scores.items() if score is not None}
-    best = max(means, key=means.__getitem__)
-    return None if best == OURS else (means[OURS], means[best], place, best)

@@ -17,12 +17,12 @@ from .comparisons import (
     other_tests,
     stored_cases,
 )
-from .elsewhere import calls, classes, sequences
+from .elsewhere import classes, sequences
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
 PICKED = (
-    *("know-nothing", "gated know-nothing", "ARD GP on inputs", "network + noise", "network + noise, tails"),
+    *("know-nothing", "gated know-nothing", "ARD GP on inputs", "network + noise, tails"),
     *("ensemble of 5", "heteroscedastic ensemble of 5"),
     *("MC-dropout 20", "Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
 )
@@ -35,17 +35,16 @@ LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
 def table(stored: Stored) -> str:
-    """NLL by kind of rows, CRPS, coverage and width on new motions, and what they cost."""
+    """NLL by kind of rows, coverage and width on new motions, and what they cost."""
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     kinds = kinds_of(found)
     new = next(iter(kinds))
     groups = {**kinds, "tables": [(case, IN_DOMAIN) for case in tabled]}
-    columns = ["", *(f"NLL, {kind}" for kind in groups), f"CRPS, {new}", f"95 % covers, {new}", "width"]
+    columns = ["", *(f"NLL, {kind}" for kind in groups), f"95 % covers, {new}", "width"]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
     rows, methods = [], {method for case in (*found, *tabled) for method in case.methods}
     for method in (method for method in (*PICKED, WITNESS, *OWN) if method in methods):
         line = [method, *(number(average(places, method, "nll")) for places in groups.values())]
-        line += [number(average(kinds[new], method, "crps"), 3)]
         line += [percent(average(kinds[new], method, "coverage"))]
         line += [number(average(kinds[new], method, "sharpness"))]
         rows.append([*line, *_costs(stored, method)])
@@ -126,7 +125,7 @@ def loses(stored: Stored) -> str:
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     found = sorted(found, key=lambda case: case.about["split"] == KNOWN)
     lost = [*_elsewhere(found), *_in_domain(found), *_coverage([*found, *tabled]), *_tables(tabled)]
-    lost += [sentence for block in (sequences, classes, calls) for sentence in block(stored)]
+    lost += [sentence for block in (sequences, classes) for sentence in block(stored)]
     return bullets(lost)
 
 
@@ -201,12 +200,12 @@ def transfer(stored: Stored) -> str:
     """On the arm that trained: NLL of the paper's own form and of ours, their difference, and coverage."""
     rows = []
     for case in cases(stored, "transfer"):
-        nll = [number(case.mean(method, "nll")) for method in (FORM, OURS, CORRECTED)]
+        nll = [number(case.mean(method, "nll")) for method in (FORM, OURS)]
         gap = case.against(FORM, OURS)
         covers = [case.mean(method, "coverage") for method in (FORM, OURS)]
         shares = [percent(share).removesuffix(" %") for share in covers]
         rows.append([case.name, *nll, "" if gap is None else gap.words(), *shares])
-    columns = ["case", "paper's own form", OURS, CORRECTED, "its NLL above ours (95 % interval)"]
+    columns = ["case", "paper's own form", OURS, "its NLL above ours (95 % interval)"]
     return grid([*columns, "95 % covers, %: paper's own form", OURS], rows)
 
 

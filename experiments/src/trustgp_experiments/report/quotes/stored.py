@@ -83,9 +83,9 @@ def bullets(sentences: Iterable[str]) -> str:
     return "\n".join(_fill(text, initial_indent="* ", subsequent_indent="  ") for text in sentences)
 
 
-def words(text: str) -> str:
-    """A paragraph in such lines."""
-    return _fill(text)
+def words(text: str, *, indent: int = 0) -> str:
+    """A paragraph in such lines; `indent` is that of all lines but the first."""
+    return _fill(text, subsequent_indent=" " * indent)
 
 
 def listed(names: Sequence[str]) -> str:
