@@ -12,9 +12,9 @@ import pytest
 
 from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
+from trustgp_experiments.report.quotes.benchmarks import call_ratios
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
-from trustgp_experiments.report.quotes.elsewhere import call_ratios, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
@@ -227,12 +227,17 @@ def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_in
 
     seeds = [{"methods": methods(s)} for s in (0.0, 0.01, 0.02)]
     store(tmp_path, "classification", numbers={"runs": [{"trained": "mnist", "seeds": seeds}]})
-    likely, told = classes(Stored(tmp_path))
-    assert "1 sets of images" in likely
-    assert "lower NLL have `five` in 1, by most `five` by 0.100 (MNIST)." in likely
-    assert "2 sets of novel images: higher AUROC have `energy` in 1, by most `energy` by 0.050" in told
-    assert "(MNIST, letters)" in told
-    assert classes(Stored(tmp_path / "nothing")) == []
+    likely, told = losses(tmp_path)
+    assert likely.startswith("**NLL of labelled images, familiar, turned or noisy** (1 cases)")
+    assert "better are `five` in 1, by most `five` by 0.100 (MNIST)." in likely
+    assert told.startswith("**AUROC of novel images** (2 cases)")
+    assert "better are `energy` in 1, by most `energy` by 0.050 (MNIST, tested on letters)." in told
+    assert losses(tmp_path / "nothing") == []
+
+
+def losses(root):
+    text = " ".join(BLOCKS["results.loses"](Stored(root)).split())
+    return [one for one in text.removeprefix("* ").split(" * ") if one]
 
 
 @pytest.mark.parametrize(("new", "known"), [(-20, 20), (20, -20)])
@@ -268,10 +273,11 @@ def test_sequences_are_lost_on_new_motions_and_on_other_arms(tmp_path):
     nll = {"trustgp": (0.3, 2.0), "five": (0.2, 3.0), "SWAG": (0.4, 1.5)}
     seeds = parts(**{m: {"in domain": spread(a), "kuka": spread(b)} for m, (a, b) in nll.items()})
     store(tmp_path, "sequence", numbers={"runs": [{"trained": "sarcos", "seeds": seeds}]})
-    (sentence,) = sequences(Stored(tmp_path))
-    assert "new motions (1 cases): lower NLL have `five` in 1, by most `five` by 0.10 (sarcos)" in sentence
-    assert "other arms (1 cases): lower NLL have `SWAG` in 1, by most `SWAG` by 0.50 (sarcos on" in sentence
-    assert sequences(Stored(tmp_path / "nothing")) == []
+    new, other = losses(tmp_path)
+    assert new.endswith("new motions** (1 cases): better are `five` in 1, by most `five` by 0.10 (sarcos).")
+    assert (
+        "other arms** (1 cases): better are `SWAG` in 1, by most `SWAG` by 0.50 (sarcos, tested on" in other
+    )
 
 
 def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_path):

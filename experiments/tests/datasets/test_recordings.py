@@ -3,6 +3,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from trustgp_experiments.datasets import load, recordings
 from trustgp_experiments.datasets.recordings import merge_in_time
@@ -41,24 +42,20 @@ THINNED = {"sarcos": ((6, 3), 3), "sarcos_sim": ((10, 0), 3), "barrett": ((5, 0)
 def test_merged_rows_are_distinct_and_in_the_order_of_time():
     for how in THINNED.values():
         train, test = parts_of(made_up(300), *how)
-        merged, _ = merge_in_time(train, test)
+        merged = merge_in_time(train, test)
         assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
         assert (np.diff(merged[:, 0]) > 0).all()
     row = np.array([[0.0, 1.0, 1.0]])
-    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1  # -0.0 equals 0.0
+    assert len(merge_in_time(row, row * [-1, 1, 1])) == 1  # -0.0 equals 0.0
 
 
-def test_the_parts_of_sarcos_are_merged_without_duplicates_and_the_split_of_barrett_is_kept(tmp_path):
+def test_the_parts_of_sarcos_and_barrett_are_merged_without_duplicates(tmp_path):
     rows = made_up(60)
     for name in ("sarcos", "barrett"):
         write_parts(tmp_path, f"{name}_real", *parts_of(rows, *THINNED[name]))
         recording = load(name, root=tmp_path)
         assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
         assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
-        tested = recording.recorded_test
-        assert (
-            tested is None if name == "sarcos" else tested.nonzero()[:, 0].tolist() == list(range(0, 60, 5))
-        )
 
 
 def test_the_runs_of_the_kuka_are_numbered(tmp_path):
@@ -149,3 +146,16 @@ def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
     assert recording.inputs[:, 14:].abs().max() < 10  # any limit from here to 1e6 drops the same rows
     assert recording.groups.unique().tolist() == list(range(1, 12))
     assert recording.targets.isfinite().all()
+
+
+def test_the_official_test_file_of_sarcos_may_be_of_matlab_or_a_numpy_archive(tmp_path):
+    rows = made_up(20)
+    folder = tmp_path / "sarcos_official"
+    folder.mkdir()
+    np.savez(folder / "sarcos_inv_test.npz", X=rows[:, :21], Y=rows[:, 21:])
+    archive = load("sarcos_official", root=tmp_path)
+    (folder / "sarcos_inv_test.npz").unlink()
+    savemat(folder / "sarcos_inv_test.mat", {"sarcos_inv_test": rows})
+    for recording in (archive, load("sarcos_official", root=tmp_path)):
+        both = torch.cat([recording.inputs, recording.targets], dim=1)
+        assert torch.equal(both, torch.from_numpy(rows))

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from trustgp_experiments.datasets.recordings import Recording, load
 from trustgp_experiments.datasets.splits import (
     block_labels,
-    recorded_split,
     rows_alike,
     split_blocks,
     split_groups,
@@ -96,17 +95,6 @@ def test_impossible_splits_are_refused():
     ):
         with pytest.raises(ValueError, match=match):
             call()
-
-
-def test_the_recorded_split_keeps_the_test_rows_of_the_source():
-    rows = torch.zeros(100, 21)
-    own = torch.arange(100) % 5 == 0
-    split = recorded_split(Recording(rows, rows[:, :7], name="made up", recorded_test=own))
-    assert split.test.tolist() == list(range(0, 100, 5))
-    assert len(split.validation) == 10
-    assert parts_of(split).sort().values.tolist() == list(range(100))
-    with pytest.raises(ValueError, match="split_blocks"):
-        recorded_split(Recording(rows, rows[:, :7], name="made up"))
 
 
 def labels_of(split, labels):

@@ -4,7 +4,7 @@ from .arm import simulate
 from .images import IMAGE_SETS, Images, add_noise, load_images, rotate, uniform_noise
 from .letters import draw_letters
 from .recordings import Recording, load
-from .splits import Split, Standardiser, recorded_split, split_groups, split_random, split_unseen, standardise
+from .splits import Split, Standardiser, split_groups, split_random, split_unseen, standardise
 from .textures import draw_textures
 from .toy import snelson_like, truth
 
@@ -13,5 +13,5 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     "Recording", "load",
     "IMAGE_SETS", "Images", "load_images", "add_noise", "draw_letters", "draw_textures", "rotate",
     "uniform_noise",
-    "Split", "Standardiser", "recorded_split", "split_groups", "split_random", "split_unseen", "standardise",
+    "Split", "Standardiser", "split_groups", "split_random", "split_unseen", "standardise",
 ]  # fmt: skip

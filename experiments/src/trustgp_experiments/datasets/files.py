@@ -57,19 +57,7 @@ def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
     if key not in data:
         names = sorted(name for name in data if not name.startswith("__"))
         raise ValueError(f"{path} holds {names}, not {key!r}; is it the file of that name from its source?")
-    return _checked(np.asarray(data[key], dtype=np.float64), path, columns)
-
-
-def read_text(path: Path, columns: int) -> np.ndarray:
-    """Rows of numbers separated by blanks, float64, shape [n, columns]; lines with # left out."""
-    try:
-        rows = np.loadtxt(path, ndmin=2)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a table of numbers: {error}") from error
-    return _checked(rows, path, columns)
-
-
-def _checked(rows: np.ndarray, path: Path, columns: int) -> np.ndarray:
+    rows = np.asarray(data[key], dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != columns or len(rows) == 0:
         raise ValueError(f"{path} has the shape {rows.shape}; rows of {columns} numbers are expected.")
     if not np.isfinite(rows).all():

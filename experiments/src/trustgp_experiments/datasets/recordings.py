@@ -4,11 +4,6 @@ All of them are inverse dynamics of 7-joint arms, (q, dq, ddq) -> torques, excep
 None is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
 To test far from the data, take another arm's recording, scaled by the training set's statistics
 (`trustgp_experiments.datasets.splits.standardise`).
-
-The paper's own files are read where a user has them: SARCOS of GPML (``sarcos_inv.mat``,
-``sarcos_inv_test.mat``), in the folder ``sarcos_official``; KUKA1, KUKA2 and KUKA SIM of Meier et al. 2014,
-in the folder ``kuka-data``, as a clone of their repository has them: text, a row per line, 21 inputs
-(q, dq, ddq) and then 7 torques, no header.
 """
 
 import math
@@ -21,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import Folder, read_mat, read_npz, read_text
+from .files import Folder, read_mat, read_npz
 
 Root = str | Path | None
 COLUMNS = 28
@@ -29,8 +24,7 @@ _IAS = Folder("ias_inverse_dynamics", "github hanyas/mimo, its history: datasets
 _KUKA = Folder("kuka_lwr4_flobaroid", "github kjyv/FloBaRoID, data/KUKA")
 _KINOVA = Folder("kinova_gen3", "github wissem01chiha/dynamic-identification, pyDynaMapp/data/kinova")
 _SNELSON = Folder("snelson", "github GPflow/GPflow, doc/sphinx/notebooks/theory/data")
-_GPML = Folder("sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv*.mat)")
-_MEIER = Folder("kuka-data", "https://github.com/fmeier/kuka-data (clone it into that folder)")
+_GPML = Folder("sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv_test.mat)")
 _PARTS = {"sarcos": "sarcos_real", "sarcos_sim": "sarcos_sl_sim"}
 _PARTS |= {"barrett": "barrett_real", "barrett_sim": "barrett_sl_sim"}
 _KINOVA_RUNS = (
@@ -51,15 +45,6 @@ _SAME_MOTION = {"kuka": {2: 1}, "kuka_sim": {3: 1, 13: 1, 12: 2}}
 # Rows until a run of the real arm repeats itself: at 200 Hz, base frequencies of 0.5, 0.5 and 1 rad/s.
 _PERIODS = (800 * math.pi, 800 * math.pi, 400 * math.pi)
 ABSURD = 100.0  # rad/s^2; in the source, sane references end below 10 and faulty ones begin above 1e6
-_REAL_TORQUES = (40.0, 40.0, 20.0, 20.0, 4.0, 4.0, 2.0)  # N m for 1 in the files, joint by joint
-_SIM_PARTS = [f"train_part{number}" for number in (1, 2, 3, 4)]
-_SIM_TORQUES = (50.0, 70.0, 20.0, 20.0, 4.0, 4.0, 2.0)
-_STRONGEST = 1000.0  # N m; several times what any joint of that arm can do
-_KUKA_PARTS = {  # training files, and last the test file
-    "kuka1": [f"kuka_real_dataset1/kuka1_{part}.txt" for part in ("online", "offline")],
-    "kuka2": [f"kuka_real_dataset2/kuka2_{part}.txt" for part in ("online", "offline")],
-    "kuka_sim_meier": [f"kuka_sim_dataset/kuka_sim_{part}.txt" for part in (*_SIM_PARTS, "test")],
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +56,6 @@ class Recording:
     name: str
     groups: Tensor | None = None  # run or trajectory of each row  [n] int64
     style: str | None = None  # of a simulated motion
-    recorded_test: Tensor | None = None  # the source's own test rows  [n] bool
     motions: Tensor | None = None  # as groups, but runs of one motion share a number  [n] int64
     places: Tensor | None = None  # where on its motion a row stands; repeats share a place  [n] float64
 
@@ -82,8 +66,7 @@ def load(name: str, root: Root = None) -> Recording:
     * ``sarcos``, ``sarcos_sim``: the source's parts overlap, so they are merged (`merge_in_time`) without its
       split. The makers of `sarcos` resampled by linear interpolation: 3 rows in 10 lie exactly between their
       neighbours, so a random split puts the answer next to the question. Prefer `split_blocks`.
-    * ``barrett``, ``barrett_sim``: the test part is every fifth row of one recording at 50 Hz, in
-      ``recorded_test``; as easy as a random split.
+    * ``barrett``, ``barrett_sim``: one recording at 50 Hz; the source's test part is every fifth row.
     * ``kuka``: three runs, numbered 1 to 3 in ``groups``. Their motions are periodic, and 1 and 2 repeat
       one motion (``motions``): it is there four times, that of run 3 four times too. Rows of equal
       ``places`` are repeats of one state; a random split tests memory. Prefer `split_repeats`.
@@ -92,14 +75,7 @@ def load(name: str, root: Root = None) -> Recording:
     * ``kinova``: 11 runs; the accelerations are the controller's reference, none was measured. Rows whose
       reference is not finite or above `ABSURD` are dropped. The torques are those from the motor
       currents: the source's other torques carry no noise at all, so they are computed, not measured.
-    * ``sarcos_inv``: GPML's training and test file as one. The test file, about every eleventh row in time,
-      lies inside the training file. Here a row of both is a test row only (``recorded_test``), so
-      `recorded_split` trains on no test row, and is as easy as a random one.
     * ``sarcos_official``: GPML's test file alone, in the order of time: a row every 0.11 s.
-    * ``kuka1``, ``kuka2``, ``kuka_sim_meier``: torques, which the files hold divided by one number for each
-      joint, are multiplied by the numbers of the paper's code: in N m, as other arms'. The training part is
-      the "online" file, the test part (``recorded_test``) the "offline" one, as in the paper; a row of both
-      is a test row only.
     * ``snelson``: 200 rows, 1 input, 1 output.
 
     Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
@@ -112,9 +88,7 @@ def load(name: str, root: Root = None) -> Recording:
 def _load_parts(name: str, root: Root) -> Recording:
     data = read_npz(_IAS.path(f"{_PARTS[name]}.npz", root))
     train, test = (np.concatenate([data[f"{k}_{part}"] for k in "XY"], axis=1) for part in ("train", "test"))
-    rows, test_only = merge_in_time(train, test)
-    disjoint = len(rows) == len(train) + len(test)
-    return _recording(name, rows, recorded_test=torch.from_numpy(test_only) if disjoint else None)
+    return _recording(name, merge_in_time(train, test))
 
 
 def _load_runs(name: str, root: Root) -> Recording:
@@ -135,25 +109,6 @@ def _load_runs(name: str, root: Root) -> Recording:
     return _recording(name, rows[kept], groups=torch.from_numpy(groups), motions=motions, places=places)
 
 
-def _load_sarcos_inv(name: str, root: Root) -> Recording:
-    train, test = read_mat(_GPML.path("sarcos_inv.mat", root), "sarcos_inv", COLUMNS), _gpml_test(root)
-    rows, _ = merge_in_time(train, test)
-    return _recording(name, rows, recorded_test=torch.from_numpy(_stands_in(rows, test)))
-
-
-def _load_kuka_meier(name: str, root: Root) -> Recording:
-    *train_files, test_file = _KUKA_PARTS[name]
-    train = np.concatenate([read_text(_MEIER.path(file, root), COLUMNS) for file in train_files])
-    test = read_text(_MEIER.path(test_file, root), COLUMNS)
-    rows = _without_duplicates(np.concatenate([train, test]))
-    tested = torch.from_numpy(_stands_in(rows, test))
-    rows[:, 21:] *= _SIM_TORQUES if name == "kuka_sim_meier" else _REAL_TORQUES
-    if (strongest := np.abs(rows[:, 21:]).max()) > _STRONGEST:
-        fault = f"the torques of {name} would reach {strongest:.0f} N m; its files seem to be in N m already"
-        raise ValueError(f"{fault}, and not divided by a number for each joint as in the source.")
-    return _recording(name, rows, recorded_test=tested)
-
-
 def _load_snelson(name: str, root: Root) -> Recording:
     data = read_npz(_SNELSON.path("snelson.npz", root))
     parts = (data[key] for key in ("train_inputs", "train_outputs"))
@@ -164,9 +119,7 @@ def _load_snelson(name: str, root: Root) -> Recording:
 _LOADERS: dict[str, Callable[[str, Root], Recording]] = {
     **dict.fromkeys(_PARTS, _load_parts),
     **dict.fromkeys(_RUNS, _load_runs),
-    "sarcos_inv": _load_sarcos_inv,
     "sarcos_official": lambda name, root: _recording(name, _without_duplicates(_gpml_test(root))),
-    **dict.fromkeys(_KUKA_PARTS, _load_kuka_meier),
     "snelson": _load_snelson,
 }
 NAMES = tuple(_LOADERS)
@@ -202,7 +155,7 @@ def _first_places(rows: np.ndarray) -> np.ndarray:
     return first[group]
 
 
-def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def merge_in_time(train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Put the rows of two overlapping or interleaved parts back in the order of time, each once.
 
     Both parts are thinned copies of one recording, each in time order. A row of the test part that is also a
@@ -210,24 +163,17 @@ def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.n
     linearly. Without common rows the test part is taken to be every (n/m + 1)-th row, beginning with the
     first. Both rules give back a constant time step on the recordings they are used for (see the tests).
 
-    From rows [n, d] and [m, d], inputs and targets side by side, to the distinct rows [k, d], and which of
-    them are in the test part only [k].
+    From rows [n, d] and [m, d], inputs and targets side by side, to the distinct rows [k, d].
     """
     rows = np.concatenate([train, test]) + 0.0
     first = _first_places(rows)
     stamps = np.concatenate([np.arange(len(train)), _test_stamps(first[len(train) :], len(train))])
     distinct = np.flatnonzero(first == np.arange(len(rows)))
-    order = distinct[np.argsort(stamps[distinct], kind="stable")]
-    return rows[order], order >= len(train)
+    return rows[distinct[np.argsort(stamps[distinct], kind="stable")]]
 
 
 def _without_duplicates(rows: np.ndarray) -> np.ndarray:
     return (rows + 0.0)[_first_places(rows) == np.arange(len(rows))]
-
-
-def _stands_in(rows: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Which of the rows [n, d] are also rows of the part [m, d], shape [n]."""
-    return _first_places(np.concatenate([part, rows]))[len(part) :] < len(part)
 
 
 def _test_stamps(first: np.ndarray, n: int) -> np.ndarray:

@@ -113,17 +113,6 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
     return split_blocks(n, purge=purge(n), seed=seed)
 
 
-def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int = 0) -> Split:
-    """The split of the source (``recorded_test``), with random training rows, a share of all, to validate."""
-    tested = recording.recorded_test
-    if tested is None:
-        raise ValueError(f"{recording.name!r} has no split of its own; use split_random or split_blocks.")
-    others = (~tested).nonzero()[:, 0]
-    share = validation * len(tested) / len(others)
-    inner = split_random(len(others), test=0.0, validation=share, seed=seed)
-    return Split(others[inner.train], others[inner.validation], tested.nonzero()[:, 0])
-
-
 def _every_fifth(
     labels: Tensor, places: Tensor, blocks: int, validation: float, purge: int, seed: int
 ) -> Split:

@@ -1,14 +1,16 @@
 """Blocks from the figures of benchmarks, and from the study of run time, which compares like with like."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from .stored import Stored, grid, number, short, words
+from .stored import NotRun, Stored, grid, number, short, words
 
 MIB = 2**20
+DEFAULT = "trustgp default"  # as the study of run time calls it
 BATCHED = ", batched"  # ends the name of passes in one batch
 TIMED = ("network", f"MC-dropout 20{BATCHED}", "ensemble of 5", "Laplace last layer")
-TIMED += ("trustgp default", "trustgp small")
+TIMED += (DEFAULT, "trustgp small")
 WORTH = ("NLL", "AUROC, new rows", "MiB")
 
 
@@ -73,3 +75,18 @@ def _worth(found: Mapping[str, Any]) -> list[str]:
     size = found.get("bytes")
     scores = [number(found.get(key), 3) for key in ("nll", "auroc")]
     return [*scores, "" if size is None else short(size / MIB)]
+
+
+def call_ratios(stored: Stored) -> dict[str, list[float]]:
+    """By machine: the time of a call of the default with one row over that of five networks."""
+    found = {}
+    for study, where in (("runtime", "a CPU"), ("runtime-cuda", "a GPU")):
+        with suppress(NotRun):
+            found[where] = [
+                entry["over_ensemble"]
+                for seeds in stored.numbers(study)["networks"].values()
+                for entry in seeds[0]["entries"]
+                if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
+                and entry["over_ensemble"] is not None
+            ]
+    return found

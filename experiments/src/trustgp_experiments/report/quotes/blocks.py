@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, cifar, detection, front, sentences, settings
+from . import benchmarks, cifar, detection, front, losses, sentences, settings
 from .comparisons import OURS
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
@@ -105,7 +105,7 @@ BLOCKS: dict[str, Block] = {
     "results.sentences": sentences.block,
     "results.table": front.table,
     "results.tally": front.tally,
-    "results.loses": front.loses,
+    "results.loses": losses.block,
     "networks.large": benchmarks.networks,
     "classes.verdicts": verdicts,
     "classes.cifar": cifar.table,

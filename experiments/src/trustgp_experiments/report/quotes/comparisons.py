@@ -12,6 +12,7 @@ from .stored import NotRun, Stored
 IN_DOMAIN = "in domain"
 OURS, CORRECTED, WITNESS = "trustgp", "trustgp corrected", "witness alone"
 SPLITS = ("new motions", "known motions")
+CHOSEN_WITH = ("mnist", "fashion_mnist", "uniform noise")  # novel images that were looked at for choices
 HIGHER = ("auroc",)  # measures of which more is better
 GIVEN = ("classification",)  # studies whose test rows were given with the data: none trains in another seed
 
@@ -73,11 +74,8 @@ class StoredCase:
         ahead = [one for one in self.gaps(OURS, test, key).items() if one[1].verdict == "worse"]
         return sorted(ahead, key=lambda one: -abs(one[1].mean))
 
-    def mostly_ahead(self) -> list[str]:
-        """Peers with a lower NLL than ours in most seeds, beyond the interval or not."""
-        ours, peers = self.values(OURS, "nll") or [], {p: self.values(p, "nll") or [] for p in self.peers}
-        lower = {p: sum(b < a for a, b in zip(ours, theirs, strict=False)) for p, theirs in peers.items()}
-        return [peer for peer, count in lower.items() if 2 * count > len(ours)]
+
+Place = tuple[StoredCase, str]  # a case, and one of its test sets
 
 
 def cases(stored: Stored, study: str) -> list[StoredCase]:
@@ -93,7 +91,7 @@ def stored_cases(stored: Stored, study: str) -> list[StoredCase]:
     return []
 
 
-def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[tuple[StoredCase, str]]]:
+def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[Place]]:
     """New motions, other arms and known motions: cases, each with a test set."""
     new, known = ([case for case in found if case.about["split"] == split] for split in SPLITS)
     own = [[(case, IN_DOMAIN) for case in part] for part in (new, known)]
@@ -101,6 +99,42 @@ def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[tuple[StoredCase, st
     return {kind: places for kind, places in kinds.items() if places}
 
 
-def other_tests(found: Sequence[StoredCase]) -> Iterator[tuple[StoredCase, str]]:
+def other_tests(found: Sequence[StoredCase]) -> Iterator[Place]:
     """Every case with every test set of another origin."""
     return ((case, test) for case in found for test in case.tests if test != IN_DOMAIN)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Places that are compared by one measure."""
+
+    what: str  # the measure, and where
+    places: Sequence[Place]
+    key: str = "nll"
+    digits: int = 2
+
+
+def groups(stored: Stored) -> list[Group]:
+    """Those of all stored studies with peers; novel images are pairs with which nothing was chosen."""
+    kinds = kinds_of(stored_cases(stored, "transfer"))
+    tables, sequence = stored_cases(stored, "tables"), stored_cases(stored, "sequence")
+    images = {
+        key: [
+            (case, test)
+            for case in stored_cases(stored, "classification")
+            for test in case.tests
+            if test not in CHOSEN_WITH and case.values(OURS, key, test) is not None
+        ]
+        for key in ("nll", "auroc")
+    }
+    every = [
+        Group("NLL on new motions", kinds.get(SPLITS[0], ())),
+        Group("NLL on other arms, zero shot", kinds.get("other arms", ())),
+        Group("NLL on known motions, which measures memory", kinds.get(SPLITS[1], ())),
+        Group(f"NLL on {len(tables)} tables", [(case, IN_DOMAIN) for case in tables]),
+        Group("NLL of a GRU over windows, new motions", [(case, IN_DOMAIN) for case in sequence]),
+        Group("NLL of a GRU over windows, other arms", list(other_tests(sequence))),
+        Group("NLL of labelled images, familiar, turned or noisy", images["nll"], digits=3),
+        Group("AUROC of novel images", images["auroc"], "auroc", digits=3),
+    ]
+    return [group for group in every if group.places]

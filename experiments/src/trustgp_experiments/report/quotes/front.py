@@ -1,4 +1,4 @@
-"""Blocks of the README (quality, cost, where trustgp loses), and of the comparison with the paper's form."""
+"""Blocks of the README and the results (quality, cost), and of the comparison with the paper's form."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from .comparisons import (
     OURS,
     SPLITS,
     WITNESS,
+    Place,
     StoredCase,
     cases,
     kinds_of,
     other_tests,
     stored_cases,
 )
-from .elsewhere import classes, sequences
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
@@ -28,10 +28,8 @@ PICKED = (
 )
 FEW = ("ensemble of 5", "Laplace GLM", "network + noise, tails", "know-nothing")  # on the README
 OWN = (OURS, CORRECTED)
-Places = Sequence[tuple[StoredCase, str]]
-FORM, KNOWN = "trustgp paper form", SPLITS[1]
-MAX_PEERS = 3  # that a sentence names
-LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
+Places = Sequence[Place]
+FORM = "trustgp paper form"
 
 
 def table(stored: Stored) -> str:
@@ -118,82 +116,6 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     text += f" Tables: {len(tabled)} data sets." * bool(tabled)
     text += f" Costs: SARCOS, known motions, each method alone on {result['provenance']['device']}; training "
     return f"{text}is that of networks beyond the given one."
-
-
-def loses(stored: Stored) -> str:
-    """Where a peer is better beyond the interval over seeds; the most important first."""
-    found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
-    found = sorted(found, key=lambda case: case.about["split"] == KNOWN)
-    lost = [*_elsewhere(found), *_in_domain(found), *_coverage([*found, *tabled]), *_tables(tabled)]
-    lost += [sentence for block in (sequences, classes) for sentence in block(stored)]
-    return bullets(lost)
-
-
-def _in_domain(found: Sequence[StoredCase]) -> list[str]:
-    sentences, unsure = [], []
-    for case in found:
-        ahead, mostly = case.ahead(), case.mostly_ahead()
-        if ahead:
-            (first, gap), *rest = ahead
-            verb = "have" if rest[1:] else "has"
-            also = f"; so {verb} {_named([name for name, _ in rest])}" if rest else ""
-            far = f"{gap.mean:.2f} ({gap.low:.2f} to {gap.high:.2f})"
-            sentences.append(f"**{case.name}**: `{first}` has the lower NLL, by {far}{also}.")
-        elif mostly:
-            unsure.append(f"{case.name} ({_named(mostly)})")
-    if unsure:
-        sentences.append(f"Lower in most seeds, but within the interval over seeds: {'; '.join(unsure)}.")
-    gaps = [(case, gap) for case in found if (gap := case.against(OURS, WITNESS)) and gap.verdict == "worse"]
-    if gaps:
-        cases_lost = listed([f"{case.name} by {gap.mean:.2f}" for case, gap in gaps])
-        sentences.append(f"A part of trustgp, the witness alone, has the lower NLL on {cases_lost}.")
-    return sentences
-
-
-def _named(peers: Sequence[str]) -> str:
-    """The first, and how many more there are."""
-    more = [f"{len(peers) - MAX_PEERS} more"] if len(peers) > MAX_PEERS else []
-    return listed([*(f"`{name}`" for name in peers[:MAX_PEERS]), *more])
-
-
-def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
-    """On other arms, zero shot: in how many cases each peer is ahead."""
-    places = kinds_of(found).get("other arms", ())
-    if not places:
-        return []
-    lower = [(peer, gap, case, test) for case, test in places for peer, gap in case.ahead(test)]
-    most = [f"`{peer}` in {n}" for peer, n in Counter(peer for peer, *_ in lower).most_common(4)]
-    case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
-    worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
-    text = "no peer has a lower NLL beyond the interval"
-    if lower:
-        peer, gap, far, on = max(lower, key=lambda one: abs(one[1].mean))
-        text = f"lower NLL than ours have {listed(most)}, by most `{peer}` by {gap.mean:.2f} "
-        text += f"({far.about['trained']} on {on})"
-    parts = [case.against(OURS, WITNESS, test=test) for case, test in places]
-    if count := sum(part is not None and part.verdict == "worse" for part in parts):
-        text += f"; so has the witness alone, a part of trustgp, in {count}"
-    return [f"On other arms, zero shot ({len(places)} cases): {text}. Our worst is {worst}."]
-
-
-def _coverage(found: Sequence[StoredCase]) -> list[str]:
-    """Cases in which the 95 % interval covers too little or too much."""
-    off = []
-    for method in OWN:
-        shares = [(case.name, case.mean(method, "coverage")) for case in found]
-        off += [f"{n} {percent(s)} ({method})" for n, s in shares if s is not None and not LOW <= s <= HIGH]
-    bounds = f"less than {100 * LOW:.0f} % or more than {100 * HIGH:.1f} %"
-    return [f"The 95 % interval covers {bounds} in: {listed(off)}."] if off else []
-
-
-def _tables(found: Sequence[StoredCase]) -> list[str]:
-    """Peers that are ahead on most tables."""
-    gaps = [(peer, case.against(OURS, peer)) for case in found for peer in case.peers]
-    counts = Counter((peer, gap.verdict) for peer, gap in gaps if gap is not None)
-    ahead = Counter({peer: count for (peer, verdict), count in counts.items() if verdict == "worse"})
-    lines = [f"`{peer}` in {n} (worse in {counts[peer, 'better']})" for peer, n in ahead.most_common(5)]
-    who = f"a lower NLL beyond the interval have: {listed(lines)}" if lines else "no peer has a lower NLL"
-    return [f"On {len(found)} tables {who}."] if found else []
 
 
 def transfer(stored: Stored) -> str:

@@ -1,7 +1,7 @@
 """Ten sentences about all studies, written from the stored numbers; the least favourable comes first."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -9,14 +9,14 @@ from statistics import fmean
 from scipy.special import stdtrit
 
 from ...core.claim import LEVEL, Difference, counts, paired
+from .benchmarks import call_ratios
 from .cifar import PUBLISHED, SCORES
-from .comparisons import IN_DOMAIN, OURS, WITNESS, cases, kinds_of
-from .elsewhere import Place, call_ratios
+from .comparisons import HIGHER, OURS, WITNESS, Group, Place, groups
 from .stored import Stored, listed, number, short, words
 
+GRU = "GRU"  # of the page about studies
 PUBLISHED_RIVAL = "FMGP"  # the lowest published NLL of those that keep the network's mean
 NUM_DRAWS = 5  # of calibration images on CIFAR-10
-CHOSEN_WITH = ("mnist", "fashion_mnist", "uniform noise")  # novel images that were looked at for choices
 SCENES = {"novel things": "novel objects", "flight": "flights"}  # with which nothing was chosen
 SEEN = "on what was seen"  # ends the names of detectors' peers on the features of trustgp
 MAX_GROWTH = 2.2  # of a fit's time when its rows double, as promised
@@ -59,21 +59,24 @@ class Rival:
 
 def block(stored: Stored) -> str:
     """The sentences, the least favourable first."""
-    ordered = sorted((make(stored) for make in SENTENCES), key=lambda one: one.balance)
+    made = [compared(group) for group in groups(stored) if GRU not in group.what]
+    made += [cifar(stored), calls(stored), detection(stored), scale(stored)]
+    ordered = sorted(made, key=lambda one: one.balance)
     return "\n".join(words(f"{place}. {one.text}", indent=3) for place, one in enumerate(ordered, 1))
 
 
-def compared(places: Sequence[Place], what: str, key: str = "nll", digits: int = 2) -> Sentence:
+def compared(group: Group) -> Sentence:
     """Ours beside the strongest of all peers that have the number in every case."""
+    places, key = group.places, group.key
     gaps = [case.gaps(OURS, test, key) for case, test in places]
     everywhere = [peer for peer in gaps[0] if all(peer in one for one in gaps)]
     rivals = [_rival(places, peer, [one[peer].strict for one in gaps], key) for peer in everywhere]
     strongest = min(rivals, key=lambda rival: rival.strength)
     ahead = sum(any(gap.strict == "worse" for gap in one.values()) for one in gaps)
     text = (
-        f"By {what}, trustgp is **{strongest.relation}** its strongest rival of {len(rivals)}, "
-        f"`{strongest.name}`: mean difference {strongest.mean.words(digits)}, worse / alike / better in "
-        f"{counts(strongest.verdicts)} cases; some rival is better in {ahead} of {len(places)}"
+        f"By {group.what}, trustgp is **{strongest.relation}** its strongest rival of {len(rivals)}, "
+        f"`{strongest.name}`: mean difference {strongest.mean.words(group.digits)}, worse / alike / better "
+        f"in {counts(strongest.verdicts)} cases; some rival is better in {ahead} of {len(places)}"
     )
     parts = [case.against(OURS, WITNESS, key, test) for case, test in places]
     if lost := sum(part is not None and part.verdict == "worse" for part in parts):
@@ -91,32 +94,7 @@ def _rival(places: Sequence[Place], peer: str, verdicts: Sequence[str], key: str
         for method in (OURS, peer)
     ]
     overlap = max(case.overlap(test) for case, test in places)
-    return Rival(peer, verdicts, paired(*means, overlap=overlap, lower_is_better=key != "auroc"))
-
-
-def _arms(kind: str, what: str) -> Callable[[Stored], Sentence]:
-    return lambda stored: compared(kinds_of(cases(stored, "transfer"))[kind], what)
-
-
-def tables(stored: Stored) -> Sentence:
-    """Ours beside the strongest rival on all tables."""
-    found = cases(stored, "tables")
-    return compared([(case, IN_DOMAIN) for case in found], f"NLL on {len(found)} tables")
-
-
-def _images(key: str, what: str) -> Callable[[Stored], Sentence]:
-    """Over labelled images, familiar and distorted, or sets of novel ones with which nothing was chosen."""
-
-    def make(stored: Stored) -> Sentence:
-        places = [
-            (case, test)
-            for case in cases(stored, "classification")
-            for test in case.tests
-            if test not in CHOSEN_WITH and case.values(OURS, key, test) is not None
-        ]
-        return compared(places, what, key, digits=3)
-
-    return make
+    return Rival(peer, verdicts, paired(*means, overlap=overlap, lower_is_better=key not in HIGHER))
 
 
 def cifar(stored: Stored) -> Sentence:
@@ -196,17 +174,3 @@ def scale(stored: Stored) -> Sentence:
         f"{device}."
     )
     return Sentence(text, 1.0 if kept else -1.0)
-
-
-SENTENCES = (
-    _arms("new motions", "NLL on new motions"),
-    tables,
-    _images("nll", "NLL of labelled images, familiar, turned or noisy"),
-    cifar,
-    calls,
-    _images("auroc", "AUROC of novel images"),
-    _arms("other arms", "NLL on other arms, zero shot"),
-    detection,
-    _arms("known motions", "NLL on known motions, which measures memory"),
-    scale,
-)
