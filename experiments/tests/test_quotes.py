@@ -17,6 +17,7 @@ from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
+from trustgp_experiments.report.quotes.sentences import cifar
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
 
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings
@@ -262,6 +263,18 @@ def test_a_sentence_flips_with_its_numbers_and_the_least_favourable_comes_first(
     ]
     assert (places[0] < places[1]) == (known > new)
     assert len(re.findall(r"(?:^| )\d+\. [A-Z]", text)) == 10
+
+
+@pytest.mark.parametrize(("shift", "counts"), [(-1.0, "0 / 0 / 4"), (1.0, "4 / 0 / 0"), (None, "0 / 4 / 0")])
+def test_the_sentence_about_published_figures_follows_ours(tmp_path, shift, counts):
+    """Ours are moved, or have spreads so wide that nothing can be said."""
+    found = json.loads((EXPERIMENTS / "results" / "benchmarks" / "cifar-cuda.json").read_text())
+    for figures in found["figures"].values():
+        scores = figures["means and deviations"]["default"]
+        scores |= {key: [m + (shift or 0), 9.0 if shift is None else s] for key, (m, s) in scores.items()}
+    (tmp_path / "results" / "benchmarks").mkdir(parents=True)
+    (tmp_path / "results" / "benchmarks" / "cifar-cuda.json").write_text(json.dumps(found))
+    assert f"worse / alike / better in {counts} (" in cifar(Stored(tmp_path)).text
 
 
 def spread(value, step=1):

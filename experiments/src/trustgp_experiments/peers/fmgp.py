@@ -125,8 +125,7 @@ class FixedMeanGP(NoisyPeer):
         size = targets.var(dim=0) if len(targets) > 1 else torch.zeros_like(targets[0])
         size = torch.where(size > 0, size, 1.0)
         noise = ((targets - outputs).square().mean(dim=0) / size).clamp_min(1e-5)
-        offset, spread = inputs.mean(dim=0), inputs.std(dim=0)
-        spread = torch.where(spread > 0, spread, 1.0)
+        offset, spread = centre_and_spread(inputs)
         start = FixedMeanProcess(centres((inputs - offset) / spread, points, seed), offset, spread, noise)
         both = torch.cat([targets, outputs], dim=1) / size.sqrt().repeat(2)
         batches = -(-len(inputs) // BATCH)
@@ -153,6 +152,12 @@ def vectors(inputs: Inputs, device: torch.device) -> Tensor:
     if not isinstance(rows, Tensor) or not rows.is_floating_point():
         raise ValueError("a fixed-mean GP has a kernel on the inputs: one tensor of real numbers is needed.")
     return rows.flatten(1)
+
+
+def centre_and_spread(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each column, 1 where it is constant, each [d]."""
+    spread = rows.std(dim=0)
+    return rows.mean(dim=0), torch.where(spread > 0, spread, 1.0)
 
 
 def centres(rows: Tensor, count: int, seed: int) -> Tensor:

@@ -26,7 +26,7 @@ from trustgp.tangents.network import as_matrix
 
 from ..training.train import errors, own_randomness, run_network
 from .bundle import Bundle
-from .fmgp import centres, vectors
+from .fmgp import centre_and_spread, centres, vectors
 from .tuning import Diverged, NoisyPeer
 
 EXACT_ROWS, POINTS = 1000, 256
@@ -50,7 +50,7 @@ class InputGP(NoisyPeer):
         """On the training rows; then tails, about its own noise or about one that is fitted."""
         rows, network = read_rows(bundle.train, name="train"), bundle.network
         inputs, targets = _columns(network, rows.inputs, residual), _targets(network, rows, residual)
-        scaling = (*_statistics(inputs), *_statistics(targets))
+        scaling = (*centre_and_spread(inputs), *centre_and_spread(targets))
         scaled = (inputs - scaling[0]) / scaling[1], ((targets - scaling[2]) / scaling[3]).T.contiguous()
         first = inputs.shape[1] - (targets.shape[1] if residual else 0)
         with own_randomness(bundle.seed, inputs.device), torch.enable_grad():
@@ -89,11 +89,6 @@ def _targets(network: nn.Module, rows: Rows, residual: bool) -> Tensor:
     """What the processes are fitted to, [n, C], float64."""
     place = next(network.parameters()).device
     return errors(run_network(network, rows.inputs), rows) if residual else rows.targets.to(place).double()
-
-
-def _statistics(rows: Tensor) -> tuple[Tensor, Tensor]:
-    spread = rows.std(dim=0)
-    return rows.mean(dim=0), torch.where(spread > 0, spread, 1.0)
 
 
 def _library() -> Any:

@@ -11,7 +11,7 @@ from trustgp.data.trees import Inputs, count
 from trustgp.likelihoods.prediction import Prediction
 
 from .bundle import Bundle
-from .fmgp import vectors
+from .fmgp import centre_and_spread, vectors
 from .members import ConstantNoise
 from .tails import Tails
 from .tuning import NoisyPeer
@@ -65,8 +65,7 @@ class GatedKnowNothing:
         """The gate is a quantile of the validation rows' distances to their nearest training rows."""
         inner = ConstantNoise.fit(bundle.network, *bundle.held, tails=True)
         inputs = vectors(bundle.train[0], next(bundle.network.parameters()).device)
-        offset, spread = inputs.mean(dim=0), inputs.std(dim=0)
-        spread = torch.where(spread > 0, spread, 1.0)
+        offset, spread = centre_and_spread(inputs)
         gate = cls(inner, KnowNothing.fit(bundle), (inputs - offset) / spread, offset, spread)
         return replace(gate, threshold=float(gate.distances(bundle.validation[0]).double().quantile(GATE)))
 

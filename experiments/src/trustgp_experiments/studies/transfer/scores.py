@@ -80,7 +80,7 @@ def overview(grid: Grid) -> Table:
     """Likelihood, CRPS, coverage and width of every method, mean over the cases of each kind."""
     by_kind = {kind: at for kind in KINDS if (at := places(grid, kind))}
     measures = [(kind, measure) for kind in by_kind for measure in SCORES]
-    columns = [_renamed(measure, f"{measure.column.name}, {kind}") for kind, measure in measures]
+    columns = [measure.at(f"{measure.column.name}, {kind}").column for kind, measure in measures]
     rows = [
         [m, *(average(grid, by_kind[kind], m, one) for kind, one in measures)] for m in grid.along("method")
     ]
@@ -93,15 +93,10 @@ def selection(grid: Grid) -> Table:
     new, other = places(grid, NEW), places(grid, OTHER)
     measures = [*((new, one) for one in regression.SELECTIVE), (other, alarms)]
     columns = [one.column for one in regression.SELECTIVE]
-    columns += [_renamed(alarms, f"{alarms.column.name}, {OTHER}")]
+    columns += [alarms.at(f"{alarms.column.name}, {OTHER}").column]
     rows = [[m, *(average(grid, at, m, one) for at, one in measures)] for m in grid.along("method")]
     rows = [row for row in rows if any(cell is not None for cell in row[1:])]
     return Table("Which rows are flagged", [Column.text("method"), *columns], rows, note=SELECTION)
-
-
-def _renamed(measure: Measure, name: str) -> Column:
-    column = measure.column
-    return Column(name, column.digits, column.better, column.unit)
 
 
 def average(grid: Grid, at: Sequence[Place], method: str, measure: Measure) -> Any:
