@@ -12,6 +12,7 @@ import pytest
 
 from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
+from trustgp_experiments.report.quotes import published
 from trustgp_experiments.report.quotes.benchmarks import call_ratios
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
@@ -100,6 +101,18 @@ def test_a_block_of_a_study_that_was_not_run_says_so(tmp_path):
     for name in BLOCKS:
         text = rewritten(f"<!-- from: {name} -->\n<!-- /from -->", BLOCKS, Stored(tmp_path))
         assert len(text.splitlines()) >= 3, name
+
+
+def test_published_figures_have_ours_beside_them_where_a_table_is_stored(monkeypatch):
+    scores = {"mse": 0.01, "nll": -1.5}
+    one = {"methods": {"trustgp": {"tests": {"in domain": scores}}}, "sizes": {"in domain": 1, "train": 9}}
+    case = StoredCase(about={"table": "bike"}, seeds=[one, one])
+    monkeypatch.setattr(published, "stored_cases", lambda *_: [case])
+    shown = published.table(STORED)
+    assert "| exact GP, published | 0.074 / -0.37 |" in shown
+    assert "| trustgp, here | 0.100 / -1.50 |" in shown
+    assert "ensemble" not in shown
+    assert published.MISSING not in shown
 
 
 def test_what_looks_measured_is_found_and_code_links_blocks_and_counts_are_not():

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...core.registry import STUDIES
-from . import benchmarks, cifar, detection, front, losses, sentences, settings
+from . import benchmarks, cifar, detection, front, losses, published, sentences, settings
 from .comparisons import OURS
 from .pages import Block
 from .stored import NotRun, Stored, bullets, grid, number, words
@@ -106,6 +106,7 @@ BLOCKS: dict[str, Block] = {
     "results.table": front.table,
     "results.tally": front.tally,
     "results.loses": losses.block,
+    "results.published": published.table,
     "networks.large": benchmarks.networks,
     "classes.verdicts": verdicts,
     "classes.cifar": cifar.table,
