@@ -27,7 +27,7 @@ def test_evaluation_reports_the_scores_of_one_pass(fitted, data):
     assert isinstance(scored, trustgp.DetectionEvaluation)
     assert (len(scored), scored.counts.ood_rows) == (8, 8)
     assert scored.counts.detections == sum(len(one) for one in model.predict(data[0]))
-    assert 0.0 <= scored.pdq <= 1.0
+    assert 0.0 <= scored.dece <= 1.0
     assert torch.equal(data[0], before[0])
     assert all(torch.equal(one.boxes, box) for one, box in zip(data[1], before[1], strict=True))
 

@@ -174,7 +174,7 @@ def test_pictures_of_mixed_sizes_are_fitted_predicted_saved_and_evaluated(mixed,
     mixed.save(tmp_path / "model.trustgp")
     again = trustgp.load(tmp_path / "model.trustgp", grid())
     torch.testing.assert_close(again.predict(images[0])[0].std, together[0].std)
-    assert "PDQ" in str(trustgp.evaluate(mixed, Shelf(rows(12, mixed=True)), progress=False))
+    assert "D-ECE" in str(trustgp.evaluate(mixed, Shelf(rows(12, mixed=True)), progress=False))
     images[4] = images[4] * float("nan")
     assert [one.valid for one in mixed.predict(images)] == [i != 4 for i in range(9)]
 

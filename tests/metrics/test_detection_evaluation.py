@@ -12,7 +12,6 @@ from trustgp.detection import BoxTargets
 from trustgp.metrics.detection_evaluation import DetectionEvaluation, ScoredScenes
 
 A, B, C, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [0.0, 20, 10, 30], [40.0, 40, 60, 60]
-SIZE = (64, 64)
 NAMES = ("cat", "dog")
 
 
@@ -29,7 +28,7 @@ def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | Non
 
 
 def scenes(said: list[Detections], things: list[BoxTargets] | None) -> ScoredScenes:
-    return ScoredScenes(said, things, [SIZE] * len(said))
+    return ScoredScenes(said, things)
 
 
 @pytest.fixture
@@ -46,12 +45,9 @@ def unknown(threshold: float | None = 0.5) -> ScoredScenes:
 def test_scores_are_those_of_the_metrics(familiar):
     e = DetectionEvaluation.of(familiar, names=NAMES)
     confidence, right = torch.tensor([0.9, 0.8, 0.6]).double(), torch.tensor([1.0, 1, 0]).double()
-    quality = metrics.detection_quality(familiar.detections, familiar.targets, familiar.sizes)
-    assert e.pdq == pytest.approx(quality.pdq)
     dece = metrics.detection_calibration_error
     assert e.dece == pytest.approx(float(dece(0.9 * confidence, right)), abs=1e-6)
     assert e.detector_dece == pytest.approx(float(dece(confidence, right)), abs=1e-6)
-    assert e.outputs["cat"].pdq is None  # of all only
     assert list(e.scores) == ["all", *NAMES]
     # cat: one right at 0.9, one wrong at 0.6; dog: one right at 0.8; they overlap by share
     share = 9.5**2 / (200 - 9.5**2)
@@ -112,7 +108,7 @@ def test_without_a_threshold_it_says_so(familiar):
 def test_scenes_in_which_nothing_is_found_have_scores():
     nothing = scenes([found([], [], [], [])], [there([A], [0])])
     e = DetectionEvaluation.of(nothing, scenes([found([], [], [], [])], None), names=NAMES)
-    assert (e.pdq, e.auroc_picture) == (0.0, 0.5)
+    assert e.auroc_picture == 0.5
     assert (e.dece, e.laece, e.edge_nll, e.auroc_novelty, e.fpr95_novelty) == (None,) * 5
     json.dumps(e.to_dict())
 
@@ -120,7 +116,7 @@ def test_scenes_in_which_nothing_is_found_have_scores():
 def test_the_report_counts_pictures_targets_and_detections(familiar):
     e = DetectionEvaluation.of(familiar, unknown(), names=NAMES)
     assert "2 pictures, 2 classes, against 1 foreign pictures" in str(e)
-    assert "pictures: pdq 0." in repr(e)
+    assert "pictures: dece 0." in repr(e)
     assert "U-Recall" in e._repr_html_()
     plain = json.loads(json.dumps(e.to_dict()))
     assert plain["scores"]["dog"]["dece"] == e.outputs["dog"].dece
@@ -131,7 +127,7 @@ def test_the_report_counts_pictures_targets_and_detections(familiar):
 def test_a_picture_without_an_answer_is_counted(familiar):
     lost = Detections(*(torch.zeros(0, *s) for s in ((4,), (4,))), torch.zeros(0).long(), torch.zeros(0),
                       torch.zeros(0, 3), torch.zeros(0), False, 0.5)  # fmt: skip
-    more = ScoredScenes([*familiar.detections, lost], [*familiar.targets, there([A], [0])], [SIZE] * 3)
+    more = ScoredScenes([*familiar.detections, lost], [*familiar.targets, there([A], [0])])
     e = DetectionEvaluation.of(more, names=NAMES)
     assert e.invalid == 1
     assert "No finite prediction for 1 of 3 pictures: they have no detections." in str(e)

@@ -5,7 +5,6 @@ Every row is scored. A row without a finite prediction costs infinitely much; no
 
 from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
-from .detection_quality import DetectionQuality, detection_quality, spatial_quality
 from .detections import detection_calibration_error, localisation_calibration_error, match_targets
 from .gaussian import (
     calibration_error,
@@ -26,7 +25,6 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
     "label_nll", "label_calibration_error", "label_reliability",  # of several labels a row
     "selective_risk", "auroc", "fpr95",  # of one score a row; of detections:
-    "match_targets", "detection_calibration_error",
-    "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",
+    "match_targets", "detection_calibration_error", "localisation_calibration_error",
     "on_unknown", "unknown_recall", "open_set_errors",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ from typing_extensions import Self
 from ..likelihoods.detections import Detections
 from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import binned
-from .detection_quality import Sizes, detection_quality
 from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
 from .score_report import RELIABILITY, RowCounts, ScoreReport, score_field, separation
 
@@ -23,8 +22,6 @@ OVERLAP = 0.5  # from which a detection has found a thing
 class DetectionScores:
     """Of one class, or of all; None where a score is of all only, or has no detections."""
 
-    # Quality of boxes, error bars and classes in one number.
-    pdq: float | None = score_field("PDQ", "1")
     # Confidence against the share that is right; against that share and how well boxes fit, by class.
     dece: float | None = score_field("D-ECE (20 bins)", "0", share=True)
     detector_dece: float | None = score_field("... of the detector's own confidence", share=True)
@@ -65,7 +62,6 @@ class ScoredScenes:
 
     detections: Sequence[Detections]  # with error bars
     targets: Any  # of each picture; None: they are not known
-    sizes: Sizes  # height and width of each, in pixels
 
     @property
     def marked(self) -> bool:
@@ -79,17 +75,13 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
 
     A detection is right when it overlaps a target of its class by 0.5, each target once, the most confident
     detection first. Scores are of the detections that the model keeps (`Detection(threshold=...)`). `dece`
-    and `laece` are of the probability that the error bar gives the detector's class. `trustgp.metrics`
-    defines PDQ, D-ECE and LaECE: `detection_quality`, `detection_calibration_error`,
-    `localisation_calibration_error`. `laece` is the mean over classes; the other scores are of all
-    detections. Average precision, which no error bar changes, is left to pycocotools.
-
-    Examples:
-        >>> report = trustgp.evaluate(detections, (pictures, boxes), progress=False)
+    and `laece` are of the probability that the error bar gives the detector's class; `trustgp.metrics`
+    defines them as `detection_calibration_error` and `localisation_calibration_error`. Average precision,
+    which no error bar changes, is left to pycocotools.
     """
 
     kind: ClassVar[type] = DetectionScores
-    shown = ("pdq", "dece", "edge_nll")
+    shown = ("dece", "edge_nll")
     curve_fields: ClassVar = {"reliability": RELIABILITY}
 
     bin_rows: Tensor  # of each of 20 bins of the probability: detections,
@@ -110,9 +102,11 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
         curve = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
         bins: dict[str, Any] = dict(zip(RELIABILITY.values(), curve, strict=True))
         return cls(
-            **pairs.averages(),
+            **pairs.scores(torch.ones_like(pairs.hit)),
             **({} if ood is None else _foreign_scores(scenes, ood, len(names))),
-            outputs={name: DetectionScores(**pairs.of_class(c)) for c, name in enumerate(names)},
+            outputs={
+                name: DetectionScores(**pairs.scores(pairs.labels == c)) for c, name in enumerate(names)
+            },
             subject=f"{len(names)} {'class' if len(names) == 1 else 'classes'}",
             counts=SceneCounts(**vars(RowCounts.of(*valid)), **counts),
             **bins,
@@ -132,7 +126,6 @@ class _Pairs:
     """Detections of all pictures, concatenated, and the targets of known classes that they match."""
 
     def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
-        self.scenes = scenes
         trained = [(one, one.labels < num_classes) for one in scenes.targets]
         self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in trained]
         self.number = sum(len(one.labels) for one in self.targets)
@@ -151,39 +144,19 @@ class _Pairs:
         self.edge_nll = torch.cat([-one.distribution.log_prob(true) for one, true in edges])  # [k, 4]
         ends = [(*one.interval(0.95), true) for one, true in edges]
         self.inside = torch.cat([(low <= true) & (true <= high) for low, high, true in ends])  # [k, 4]
-        own = localisation_calibration_error(self.probability, self.shared, labels)
-        detector = localisation_calibration_error(self.confidence, self.shared, labels)
-        self.local_errors = {"laece": own, "detector_laece": detector}  # by class
 
-    def edges(self, own: Tensor) -> Values:
-        """Scores of the edges of a subset of the matched targets, bool, [k]; None without any."""
-        inside = self.inside[own]
-        values = {"edge_nll": self.edge_nll[own], "edge_coverage": inside, "box_coverage": inside.all(dim=1)}
-        return {name: float(value.double().mean()) if len(inside) else None for name, value in values.items()}
-
-    def calibration(self, own: Tensor) -> Values:
-        """D-ECE of a subset of the detections, bool, [n]."""
-        right = self.hit[own].double()
-        marks = {"dece": self.probability[own], "detector_dece": self.confidence[own]}
-        errors = {name: detection_calibration_error(mark, right) for name, mark in marks.items()}
-        return {name: None if value is None else float(value) for name, value in errors.items()}
-
-    def of_class(self, c: int) -> Values:
-        """The scores that a class has of its own."""
-        own = self.labels == c
-        local = {name: float(errors[c]) for name, errors in self.local_errors.items() if c in errors}
-        return {**self.calibration(own), **local, **self.edges(own[self.hit])}
-
-    def averages(self) -> Values:
-        """Scores of all classes."""
-        every, scenes = torch.ones_like(self.hit), self.scenes
-        local = {n: torch.stack(list(f.values())).mean() for n, f in self.local_errors.items() if f}
-        return {
-            "pdq": detection_quality(scenes.detections, self.targets, scenes.sizes).pdq,
-            **{name: float(value) for name, value in local.items()},
-            **self.calibration(every),
-            **self.edges(every[self.hit]),
-        }
+    def scores(self, own: Tensor) -> Values:
+        """Of a subset of the detections, bool, [n]: calibration, and edges of those that match a target."""
+        right, shared, labels = self.hit[own].double(), self.shared[own], self.labels[own]
+        values: dict[str, Tensor | None] = {}
+        for prefix, mark in (("", self.probability[own]), ("detector_", self.confidence[own])):
+            values[f"{prefix}dece"] = detection_calibration_error(mark, right)
+            values[f"{prefix}laece"] = localisation_calibration_error(mark, shared, labels)
+        if bool((matched := own[self.hit]).any()):
+            values["edge_nll"], inside = self.edge_nll[matched].mean(), self.inside[matched]
+            values["edge_coverage"] = inside.double().mean()
+            values["box_coverage"] = inside.all(dim=1).double().mean()
+        return {name: None if value is None else float(value) for name, value in values.items()}
 
 
 def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, num_classes: int) -> Values:

@@ -74,8 +74,8 @@ def detection_calibration_error(confidence: Tensor, right: Tensor, *, bins: int 
 
 def localisation_calibration_error(
     confidence: Tensor, shared: Tensor, labels: Tensor, *, bins: int = LAECE_BINS
-) -> dict[int, Tensor]:
-    r"""LaECE of each class that was detected (Oksuz et al. 2023); the score is their mean.
+) -> Tensor | None:
+    r"""LaECE, the mean over the classes that were detected, a float64 scalar (Oksuz et al. 2023).
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{confidence}_b - \mathrm{precision}_b \overline{\mathrm{IoU}}_b |
 
@@ -86,8 +86,12 @@ def localisation_calibration_error(
         shared: Overlap of a detection with the target that it matches, 0 without one, shape [n].
         labels: Its class, int64, shape [n].
         bins: Of equal width; 25 in the paper.
+
+    Returns:
+        None without detections.
     """
     same_shape(confidence=confidence, shared=shared, labels=labels)
     error: Any = detection_calibration_error  # not None: a class has a detection
-    masks = {c: labels == c for c in labels.unique().tolist()}
-    return {c: error(confidence[own], shared[own], bins=bins) for c, own in masks.items()}
+    masks = [labels == c for c in labels.unique()]
+    errors = [error(confidence[own], shared[own], bins=bins) for own in masks]
+    return torch.stack(errors).mean() if errors else None

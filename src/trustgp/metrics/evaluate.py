@@ -115,7 +115,7 @@ def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: 
         detections += [one.cpu() for one in model.predict(images[start : start + CHUNK_PICTURES])]
     if targets is not None:
         targets = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in targets]
-    return ScoredScenes(detections, targets, [(int(one.shape[-2]), int(one.shape[-1])) for one in images])
+    return ScoredScenes(detections, targets)
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
