@@ -10,7 +10,7 @@ from many import each
 
 from trustgp import plots
 from trustgp.detection import Detections
-from trustgp.plots.boxes import as_picture, ink_on, scale_position
+from trustgp.plots.boxes import as_picture, colour_of, ink_on, scale_position
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.colors import to_rgb  # noqa: E402
@@ -68,18 +68,17 @@ def test_an_edge_without_a_finite_interval_is_drawn_to_the_end_of_the_picture(st
     assert len(by_name(meeting, "band")[0].get_path().vertices) == 5
 
 
-def test_boxes_above_the_models_threshold_or_ones_own_are_dashed_and_have_a_warning():
+def test_boxes_above_the_models_threshold_are_dashed_and_have_a_warning():
     limits = {"threshold": 0.1, "picture_threshold": 0.2, "picture_novelty": 0.15}
     names = ("rover", "lander")
-    for given, threshold in ((some(*NOVELTY), 0.1), (replace(some(*NOVELTY), **limits), None)):
-        axes = plots.detections(torch.zeros(3, 64, 64), given, threshold=threshold, names=names)
-        calm, novel = by_name(axes, "box")
-        assert calm.get_linestyle() in ("-", "solid")
-        assert novel.get_linestyle() not in ("-", "solid")
-        assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
-        assert by_name(axes, "picture") == []
-    for given, threshold in ((some(*NOVELTY), None), (replace(some(*NOVELTY), **limits), 0.5)):
-        plain = plots.detections(torch.zeros(3, 64, 64), given, threshold=threshold)
+    axes = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits), names=names)
+    calm, novel = by_name(axes, "box")
+    assert calm.get_linestyle() in ("-", "solid")
+    assert novel.get_linestyle() not in ("-", "solid")
+    assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
+    assert by_name(axes, "picture") == []
+    for given in (some(*NOVELTY), replace(some(*NOVELTY), threshold=0.5)):
+        plain = plots.detections(torch.zeros(3, 64, 64), given)
         assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
     with pytest.raises(ValueError, match="class 1 was found, but names= has 1"):
         plots.detections(torch.zeros(3, 64, 64), some(*NOVELTY), names=("rover",))
@@ -130,7 +129,7 @@ def test_what_is_no_picture_is_refused(image, match):
 
 
 def test_colours_run_along_the_scale_and_the_threshold_is_in_the_middle():
-    assert plots.colour_of(0.1, 0.1) == plots.colour_of(0.5) == to_rgb("#f6d55c")
+    assert colour_of(0.1, 0.1) == colour_of(0.5) == to_rgb("#f6d55c")
     assert scale_position(0.7, 0.1) == scale_position(float("nan"), 0.1) == 1.0
     assert scale_position(0.03, 0.1) == pytest.approx(0.15)
     assert scale_position(1.0, 0.75) == 1.0  # the largest novelty has the last colour

@@ -1,4 +1,4 @@
-"""Panels: bands around a line, histograms, and bars."""
+"""Panels: bands around a line, and histograms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,17 +9,6 @@ from torch import Tensor
 from ..likelihoods.prediction import Prediction
 from ..metrics.evaluation import mean_and_variance
 from .style import BLUE, INK, PALETTE, numbers
-
-
-def draw_band(
-    axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
-) -> None:
-    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending; `label` is
-    that of the band, `line` that of the line."""
-    place, centre, width = (numbers(values) for values in (x, mean, half))
-    style = {"color": colour, "alpha": 0.2, "linewidth": 0, "label": label or None}
-    axes.fill_between(place, centre - width, centre + width, **style)
-    axes.plot(place, centre, color=colour, linewidth=1.6, label=line or None)
 
 
 def draw_bands(
@@ -76,16 +65,3 @@ def draw_histograms(
         inside, share = np.clip(sample, edges[0], edges[-1]), np.full(len(sample), 1.0 / len(sample))
         axes.hist(inside, edges, weights=share, color=colour, alpha=0.65, label=name)
     axes.set_xscale("log")
-
-
-def draw_bars(
-    axes: Any, groups: Sequence[str], series: Mapping[str, Any], *, colours: Sequence[str] = PALETTE
-) -> None:
-    """Horizontal bars; the series, by name, have one number for each group, the first group on top."""
-    thick, rows = 0.8 / len(series), np.arange(len(groups))
-    for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
-        offset = (number - (len(series) - 1) / 2) * thick
-        axes.barh(rows + offset, values, height=0.9 * thick, color=colour, alpha=0.85, label=name)
-    axes.set_yticks(rows, groups)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")

@@ -27,23 +27,21 @@ def detections(
     *,
     names: Sequence[str] | None = None,
     level: float = 0.95,
-    threshold: float | None = None,
     axes: Any = None,
     title: str | None = None,
 ) -> Any:
     """A picture with the boxes found in it, bands around their edges, and colours by novelty.
 
     A band is as wide as the interval of its edge. Labels show class, confidence and novelty. Novel boxes have
-    a thick dashed frame and a warning; a picture that is novel as a whole has one around it. The axes are
-    returned.
+    a thick dashed frame and a warning; a picture that is novel as a whole has one around it. Colours are
+    spread around the model's threshold; without one they run from novelty 0 to 1, and no box is marked. The
+    axes are returned.
 
     Args:
         image: [3, h, w] or [h, w, 3], from 0 to 255 (uint8 or floats) or from 0 to 1 (floats).
         detections: Of that picture, `model.predict(...)[i]`.
         names: Of the classes; None: "class 0" and so on.
         level: Of the edges' intervals.
-        threshold: Of the novelty of detections: colours are spread around it, and boxes above it are novel.
-            None: the model's; where it has none, nothing is marked, and colours run from novelty 0 to 1.
         axes: Of matplotlib; None: new ones.
         title: Above the picture.
     """
@@ -59,9 +57,8 @@ def detections(
     axes.spines[:].set_visible(False)
     if (engine := axes.figure.get_layout_engine()) is not None:
         engine.execute(axes.figure)  # now: the size of labels depends on it
-    limit = detections.threshold if threshold is None else threshold
-    labels = [_label(detections, k, names, limit) for k in range(len(detections))]
-    colours = [colour_of(float(novelty), limit) for novelty in detections.novelty]
+    labels = [_label(detections, k, names) for k in range(len(detections))]
+    colours = [colour_of(float(novelty), detections.threshold) for novelty in detections.novelty]
     for k in reversed(range(len(detections))):  # the most confident is drawn last, on top
         _draw_box(axes, detections, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
     taken = _draw_remarks(axes, detections)
@@ -104,9 +101,9 @@ def as_picture(image: Any) -> Array:
     return pixels if values.is_floating_point() and high <= 1.0 else pixels / 255
 
 
-def _label(detected: Detections, k: int, names: Sequence[str] | None, threshold: float | None) -> str:
+def _label(detected: Detections, k: int, names: Sequence[str] | None) -> str:
     """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
-    kind, novelty = int(detected.labels[k]), float(detected.novelty[k])
+    kind, novelty, threshold = int(detected.labels[k]), float(detected.novelty[k]), detected.threshold
     if names is not None and kind >= len(names):
         raise ValueError(f"class {kind} was found, but names= has {len(names)}: each class needs one.")
     name = f"class {kind}" if names is None else names[kind]

@@ -16,6 +16,7 @@ from .basic import draw_histograms
 from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, numbers
 
 DASHED: dict[str, Any] = {"linewidth": 1, "linestyle": "--"}
+MAX_DOTS = 300  # predictions in a panel
 
 
 def draw_calibration(
@@ -61,32 +62,24 @@ def draw_sparsification(
     axes.set_ylim(bottom=0)
 
 
-def draw_parity(
-    axes: Any,
-    evaluation: Evaluation,
-    *,
-    output: str | None = None,
-    colour: str = BLUE,
-    label: str = "",
-    most: int = 300,
-) -> None:
+def draw_parity(axes: Any, evaluation: Evaluation, *, output: str | None = None) -> None:
     """Prediction with its 95 % interval against the target; intervals that miss it are red.
 
-    Rows without a finite prediction cannot be drawn. Of more than `most` rows so many are drawn, evenly
-    along the targets. Without an output it is the first.
+    Rows without a finite prediction cannot be drawn. Of more than 300 rows so many are drawn, evenly along
+    the targets. Without an output it is the first.
     """
     output = output or next(iter(evaluation.outputs))
     prediction = finite(evaluation.prediction)
     every = (evaluation.targets, prediction.mean, prediction.distribution.half_width(0.95))
     target, mean, width = (_of_output(evaluation, v, output).detach().cpu() for v in every)
     rows = torch.isfinite(mean) & torch.isfinite(width)
-    chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), most)]
+    chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), MAX_DOTS)]
     truth, centre, half = (values[rows][chosen] for values in (target, mean, width))
     missed = (truth.double() - centre.double()).abs() > half
     style: dict[str, Any] = {"fmt": "o", "markersize": 2.5, "elinewidth": 0.7, "alpha": 0.5}
-    for subset, shade, name in ((~missed, colour, label), (missed, RED, "")):
+    for subset, shade in ((~missed, BLUE), (missed, RED)):
         x, y, bar = (numbers(values[subset]) for values in (truth, centre, half))
-        axes.errorbar(x, y, yerr=bar, color=shade, ecolor=shade, label=name or None, **style)
+        axes.errorbar(x, y, yerr=bar, color=shade, ecolor=shade, **style)
     ends = [float(target.min()), float(target.max())]
     axes.plot(ends, ends, color=INK, **DASHED)
     axes.set(xlabel="target", ylabel="prediction and 95 % interval")

@@ -14,7 +14,7 @@ from trustgp.data.atomic_file import atomic_file
 from trustgp.detection import DetectionModel, Detections
 from trustgp.executors.progress import reporting
 from trustgp.monitor.monitor import INVALID, NOVEL, OK, UNCERTAIN, Monitor, Verdict
-from trustgp.plots.boxes import CALM, MIDDLE, ink_on, shade_of
+from trustgp.plots.boxes import CALM, MIDDLE, colour_of, ink_on, shade_of
 
 from ..datasets.scenes import CLASSES, flight, path
 from ..training.detector_network import pixels
@@ -118,7 +118,7 @@ def _write_gif(film: Sequence[Image.Image], target: Path) -> None:
     sheet = Image.fromarray(np.concatenate([np.asarray(frame) for frame in film[:: max(1, len(film) // 8)]]))
     colours = (sheet.quantize(COLOURS, method=Image.Quantize.MEDIANCUT).getpalette() or [])[: 3 * COLOURS]
     fixed = [*map(shade_of, VERDICTS.values()), *map(_tint, VERDICTS.values())]
-    fixed += [plots.colour_of(k / 8) for k in range(9)]
+    fixed += [colour_of(k / 8) for k in range(9)]
     palette = Image.new("P", (1, 1))
     palette.putpalette([*colours, *(round(255 * part) for shade in fixed for part in shade)])
     flat = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]

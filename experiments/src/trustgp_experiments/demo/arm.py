@@ -154,8 +154,9 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         mean = scaling.restore_targets(ours.mean)[:, JOINT]
         band, narrow = (Z95 * scale * prediction.std[:, JOINT] for prediction in (ours, constant))
         first = number == 0
-        labels = {"label": "95 % of trustgp", "line": "network"} if first else {}
-        plots.draw_band(axes, times, mean, band, **labels)
+        style = {"alpha": 0.2, "linewidth": 0, "label": "95 % of trustgp" if first else None}
+        axes.fill_between(times, mean - band, mean + band, color=plots.BLUE, **style)
+        axes.plot(times, mean, color=plots.BLUE, linewidth=1.6, label="network" if first else None)
         dashed = {"color": plots.RED, "linewidth": 0.8, "linestyle": "--"}
         axes.plot(times, mean - narrow, **dashed, label="95 % of constant noise" if first else None)
         axes.plot(times, mean + narrow, **dashed)
@@ -183,8 +184,13 @@ def _draw_deviations(axes: Any, arm: Arm) -> None:
 
 
 def _draw_coverage(axes: Any, arm: Arm) -> None:
-    motions = list(arm.data.tests)
-    series = {LABELS[m]: [by_motion[m]["coverage"] for by_motion in arm.scores.values()] for m in motions}
-    plots.draw_bars(axes, list(arm.scores), series, colours=[COLOURS[m] for m in motions])
+    rows = torch.arange(len(arm.scores))
+    for number, motion in enumerate(arm.data.tests):
+        shares = [by_motion[motion]["coverage"] for by_motion in arm.scores.values()]
+        style = {"height": 0.24, "color": COLOURS[motion], "alpha": 0.85, "label": LABELS[motion]}
+        axes.barh(rows + 0.27 * (number - 1), shares, **style)
+    axes.set_yticks(rows, list(arm.scores))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
     axes.axvline(0.95, color=plots.INK, linewidth=1, linestyle="--")
     axes.set(title="Torques inside the 95 % interval (dashed: ideal)", xlabel="share", xlim=(0, 1))
