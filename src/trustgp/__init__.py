@@ -25,8 +25,8 @@ _NAMES = {
     ".monitor.monitor": ("Monitor", "Verdict"),
     # look at it
     ".metrics.evaluate": ("evaluate",),
-    ".metrics.evaluation": ("Evaluation", "ClassEvaluation"),
-    ".metrics.labels": ("LabelEvaluation",),
+    ".metrics.class_evaluation": ("ClassEvaluation", "LabelEvaluation"),
+    ".metrics.evaluation": ("Evaluation",),
     ".metrics.detection_evaluation": ("DetectionEvaluation",),
     "": ("metrics", "plots"),
     # what to choose

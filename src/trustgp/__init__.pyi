@@ -43,11 +43,11 @@ from .likelihoods.prediction import ClassPrediction as ClassPrediction
 from .likelihoods.prediction import Prediction as Prediction
 from .likelihoods.regression import Regression as Regression
 from .math.evidence import FactorisationError as FactorisationError
+from .metrics.class_evaluation import ClassEvaluation as ClassEvaluation
+from .metrics.class_evaluation import LabelEvaluation as LabelEvaluation
 from .metrics.detection_evaluation import DetectionEvaluation as DetectionEvaluation
 from .metrics.evaluate import evaluate as evaluate
-from .metrics.evaluation import ClassEvaluation as ClassEvaluation
 from .metrics.evaluation import Evaluation as Evaluation
-from .metrics.labels import LabelEvaluation as LabelEvaluation
 from .model import DenseModel as DenseModel
 from .model import UncertaintyModel as UncertaintyModel
 from .monitor.monitor import Monitor as Monitor

@@ -8,7 +8,7 @@ import torch
 from many import each
 from metrics.by_hand import calibration_error
 from scipy.stats import entropy as scipy_entropy
-from sklearn.metrics import accuracy_score, log_loss
+from sklearn.metrics import log_loss
 
 from trustgp import metrics
 
@@ -25,7 +25,6 @@ def test_scores_are_those_of_scikit_learn_and_scipy(classes):
     ours = metrics.class_nll(p, labels)
     assert ours.shape == (500,)
     assert float(ours.mean()) == pytest.approx(log_loss(labels, p, labels=range(classes)), abs=1e-10)
-    assert float(metrics.accuracy(p, labels)) == pytest.approx(accuracy_score(labels, p.argmax(1)))
     np.testing.assert_allclose(metrics.entropy(p), scipy_entropy(p.numpy(), axis=1), atol=1e-12)
     assert metrics.entropy(torch.tensor([[0.0, 1.0]])).tolist() == [0.0]
     onehot = torch.nn.functional.one_hot(labels, classes).double()
@@ -44,7 +43,6 @@ def test_a_row_without_an_answer_costs_as_much_as_a_sure_mistake():
     labels = torch.tensor([0, 0])
     assert metrics.class_nll(p, labels)[1] == math.inf
     assert metrics.brier(p, labels)[1] == 2.0
-    assert float(metrics.accuracy(p, labels)) == 0.5
     assert float(metrics.expected_calibration_error(p, labels)) == pytest.approx(0.75)
 
 

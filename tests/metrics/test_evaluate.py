@@ -97,9 +97,10 @@ def test_each_score_is_that_of_the_metrics(whole):
     assert whole.nll == pytest.approx(-float(log_density(p, targets).mean()), rel=1e-9)
     assert whole.nll != whole.gaussian_nll
     assert whole.crps == pytest.approx(float(p.crps(targets).mean()), rel=1e-12)
-    assert whole.mse == pytest.approx(float(metrics.mse(p.mean, targets)), rel=1e-12)
+    assert whole.mse == pytest.approx(float(metrics.squared_error(p.mean, targets).mean()), rel=1e-12)
     assert whole.coverage == pytest.approx(float(metrics.coverage(p, targets)), abs=1e-15)
-    assert whole.sharpness == pytest.approx(float(metrics.sharpness(p)), rel=1e-12)
+    lower, upper = p.interval(0.95)
+    assert whole.sharpness == pytest.approx(float((upper - lower).double().mean()), rel=1e-6)
     curve = metrics.coverage_curve(p, targets)
     assert torch.equal(whole.observed, curve[1])
     assert whole.calibration_error == pytest.approx(
@@ -125,17 +126,14 @@ def test_the_kept_risk_curve_holds_the_exact_risk_at_its_shares():
         assert scored.outputs["output 1"].aurc == pytest.approx(float(risk.mean()), rel=1e-12)
 
 
-def test_corrected_and_plain_are_scored_without_predicting_anew(fitted, unseen):
+def test_the_corrected_mean_is_scored_without_predicting_anew(fitted, unseen):
     counted = Counting()
     counted.predict = lambda inputs: (counted.rows.append(len(inputs)), fitted.predict(inputs))[1]
     scored = evaluate(counted, unseen, 4 * unseen[0])
     assert counted.rows == [80, 80]
-    for which in ("corrected", "plain"):
-        own, foreign = (getattr(fitted.predict(x), which) for x in (unseen[0], 4 * unseen[0]))
-        direct = evaluate(own, unseen[1], foreign)
-        assert same(getattr(scored, which), direct)
+    own, foreign = (fitted.predict(x).corrected for x in (unseen[0], 4 * unseen[0]))
+    assert same(scored.corrected, evaluate(own, unseen[1], foreign))
     assert scored.corrected.nll != scored.nll
-    assert scored.plain.nll != scored.nll
     assert counted.rows == [80, 80]
 
 

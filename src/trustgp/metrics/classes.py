@@ -1,4 +1,4 @@
-"""Scores of probabilities [n, C] against labels, int64, [n].
+"""Scores of probabilities [n, C] against class numbers, int64, [n], or, of several labels, 0 and 1 [n, C].
 
 Every row is scored. A row whose probabilities are not finite costs infinitely much in likelihood, and as much
 as a confident mistake in the others; none is dropped.
@@ -23,16 +23,6 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
     p = _checked(probabilities, labels)
     cost = p.square().sum(dim=1) - 2 * p.gather(1, labels[:, None]).squeeze(1) + 1
     return torch.where(torch.isfinite(p).all(dim=1), cost, 2.0)
-
-
-def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Share of rows whose most probable class is the true one, a float64 scalar.
-
-    Anything that ranks the classes may replace the probabilities, such as logits.
-    """
-    _check_shapes(probabilities, labels)
-    right = probabilities.argmax(dim=1) == labels
-    return (right & torch.isfinite(probabilities).all(dim=1)).double().mean()
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> Tensor:
@@ -72,6 +62,28 @@ def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, ...
     return number, mean, share
 
 
+def label_nll(probabilities: Tensor, targets: Tensor) -> Tensor:
+    r"""Negative log likelihood of each label, in nats, shape [n, C], float64: :math:`-\log p` or
+    :math:`-\log(1 - p)`; infinite where the probability is not finite."""
+    p = probabilities.double()
+    right = torch.where(targets > 0, p, 1.0 - p)
+    return torch.where(torch.isfinite(p), -right.log(), torch.inf)
+
+
+def label_calibration_error(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """How far probabilities are from the share of labels that are there, on average over 15 bins of equal
+    width; those of all rows and labels together. A float64 scalar."""
+    number, mean, share = label_reliability(probabilities, targets)
+    return (number * (share - mean).abs()).sum() / number.sum()
+
+
+def label_reliability(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    """Labels, their mean probability and the share of those that are there in each of 15 bins [15]."""
+    p, there = probabilities.double().flatten(), (targets > 0).double().flatten()
+    finite = torch.isfinite(p)  # without an answer: certain, and wrong
+    return binned(torch.where(finite, p, 1.0), torch.where(finite, there, 0.0), bins=BINS)
+
+
 def entropy(probabilities: Tensor) -> Tensor:
     r"""Entropy of each row, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`."""
     return torch.special.entr(probabilities.double()).sum(dim=1)
@@ -79,15 +91,6 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
     """The probabilities in float64, after checks; rows that are not finite are allowed."""
-    _check_shapes(probabilities, labels)
-    p = probabilities.double()
-    finite = p[torch.isfinite(p).all(dim=1)]
-    if bool((finite < 0).any()) or bool(((finite.sum(dim=1) - 1).abs() > SUM_TOLERANCE).any()):
-        raise ValueError("probabilities must lie in 0..1 and add up to 1 in every row; are these logits?")
-    return p
-
-
-def _check_shapes(probabilities: Tensor, labels: Tensor) -> None:
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or len(labels) == 0:
         shapes = f"probabilities have shape {tuple(probabilities.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"{shapes}; [n, C] and [n] are needed, with at least one row.")
@@ -96,3 +99,8 @@ def _check_shapes(probabilities: Tensor, labels: Tensor) -> None:
     last = probabilities.shape[1] - 1
     if int(labels.min()) < 0 or int(labels.max()) > last:
         raise ValueError(f"labels lie in {int(labels.min())}..{int(labels.max())}; 0..{last} are allowed.")
+    p = probabilities.double()
+    finite = p[torch.isfinite(p).all(dim=1)]
+    if bool((finite < 0).any()) or bool(((finite.sum(dim=1) - 1).abs() > SUM_TOLERANCE).any()):
+        raise ValueError("probabilities must lie in 0..1 and add up to 1 in every row; are these logits?")
+    return p

@@ -12,7 +12,7 @@ from ..likelihoods.detections import Detections
 from .boxes import on_unknown, open_set_errors, unknown_recall
 from .classes import binned
 from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
-from .score_report import RELIABILITY, RowCounts, ScoreReport, score_field, separation
+from .score_report import RELIABILITY, Reliability, RowCounts, ScoreReport, score_field, separation
 
 Values = dict[str, float | None]
 OVERLAP = 0.5  # from which a detection has found a thing
@@ -70,7 +70,7 @@ class ScoredScenes:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class DetectionEvaluation(ScoreReport, DetectionScores):
+class DetectionEvaluation(ScoreReport, Reliability, DetectionScores):
     """The scores of a detector with error bars on n pictures, each class's own, and the curves behind them.
 
     A detection is right when it overlaps a target of its class by 0.5, each target once, the most confident
@@ -84,9 +84,6 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     shown = ("dece", "edge_nll")
     curve_fields: ClassVar = {"reliability": RELIABILITY}
 
-    bin_rows: Tensor  # of each of 20 bins of the probability: detections,
-    confidence: Tensor  # their mean probability,
-    right: Tensor  # and the share of right ones
     scenes: ScoredScenes
     ood_scenes: ScoredScenes | None
 

@@ -18,9 +18,9 @@ from ..executors.progress import Reporter, reporting
 from ..likelihoods.multilabel import LabelPrediction, MultiLabel
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
+from .class_evaluation import ClassEvaluation, LabelEvaluation
 from .detection_evaluation import DetectionEvaluation, ScoredScenes
-from .evaluation import ClassEvaluation, Evaluation
-from .labels import LabelEvaluation
+from .evaluation import Evaluation
 from .score_report import ALL
 
 CHUNK_ROWS, CHUNK_PICTURES = 4096, 32  # predicted at a time: bars advance, and memory stays bounded

@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..likelihoods import Classification
-from ..likelihoods.prediction import ClassPrediction, Prediction
+from ..likelihoods.prediction import Prediction
 from ..tangents.network import as_matrix
 from . import gaussian
-from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
-from .score_report import RELIABILITY, RISK, RowCounts, RowReport, risk_curves, score_field, separation
+from .score_report import RISK, RowCounts, RowReport, risk_curves, score_field, separation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +64,6 @@ class Evaluation(RowReport, RegressionScores):
 
     levels: Tensor  # promised coverage [100]
     observed: Tensor  # observed coverage [100, C]
-    targets: Tensor  # what the prediction was scored against [n, C]
-    ood_targets: Tensor | None
 
     @classmethod
     def of(
@@ -97,7 +93,6 @@ class Evaluation(RowReport, RegressionScores):
         predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         each = [RegressionScores(**own, rmse=own["mse"] ** 0.5) for own in columns]
-        scored = {"levels": levels, "observed": observed, "targets": targets, "ood_targets": ood_targets}
         return cls(
             **average,
             rmse=average["mse"] ** 0.5,
@@ -105,23 +100,18 @@ class Evaluation(RowReport, RegressionScores):
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs=dict(zip(names, each, strict=True)),
             counts=RowCounts.of(*(finite(p).epistemic.isfinite().all(dim=1) & p.valid for p in predictions)),
-            **scored,
+            levels=levels,
+            observed=observed,
             prediction=prediction,
+            targets=targets,
             ood_prediction=ood,
+            ood_targets=ood_targets,
         )
 
     @cached_property
     def corrected(self) -> Evaluation:
         """The same rows, scored about the corrected mean; nothing is predicted anew."""
-        return self._scored_as("corrected")
-
-    @cached_property
-    def plain(self) -> Evaluation:
-        """The same rows, scored with the paper's variance."""
-        return self._scored_as("plain")
-
-    def _scored_as(self, which: str) -> Evaluation:
-        inner, foreign = getattr(self.prediction, which), getattr(self.ood_prediction, which, None)
+        inner, foreign = self.prediction.corrected, getattr(self.ood_prediction, "corrected", None)
         if inner is self.prediction:
             return self
         return self.of(inner, self.targets, (foreign, self.ood_targets), names=list(self.outputs))
@@ -160,96 +150,3 @@ def _foreign_scores(variance: Tensor, ood: Prediction, targets: Tensor | None) -
     fit = {} if targets is None else _fit_to_targets(ood, targets.to(foreign.device))
     scores = {name: torch.stack([each[name] for each in separations]) for name in separations[0]}
     return scores | {f"ood_{name}": value for name, value in fit.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassScores:
-    """Those of foreign rows are None where there are no such rows."""
-
-    nll: float = score_field("NLL", "low")  # mean negative log likelihood of the labels, in nats
-    network_nll: float = score_field("... of the network's own softmax")  # without any error bar
-    ece: float = score_field("calibration error (ECE, 15 bins)", "0", share=True)  # of equal width
-    network_ece: float = score_field("... of the network's own softmax", share=True)
-    brier: float = score_field("Brier score", "low")  # mean, from 0 to 2
-    accuracy: float = score_field("accuracy", "high", share=True)
-    # Area under the risk-coverage curve: the error rate of the rows with the highest probability of their
-    # class, averaged over how many are kept.
-    aurc: float = score_field("AURC, rows ranked by probability", "below error")
-    aurc_oracle: float = score_field("AURC, ranked by the errors")  # right rows first: the lowest there is
-    # Separation of foreign rows from these by the novelty score and by the entropy of the probabilities.
-    auroc_score: float | None = score_field("AUROC by score", "1", foreign=True)
-    fpr95_score: float | None = score_field("FPR95 by score", "0 %", share=True, foreign=True)
-    auroc_entropy: float | None = score_field("AUROC by entropy", "1", foreign=True)
-    fpr95_entropy: float | None = score_field("FPR95 by entropy", "0 %", share=True, foreign=True)
-    # Of the foreign rows; None without their labels.
-    ood_nll: float | None = score_field("foreign rows: NLL", "low", foreign=True)
-    ood_accuracy: float | None = score_field("foreign rows: accuracy", "high", share=True, foreign=True)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ClassEvaluation(RowReport, ClassScores):
-    """The scores of n rows, and the curves behind them.
-
-    Examples:
-        >>> trustgp.evaluate(classes, (inputs, kinds), progress=False).accuracy > 0.5
-        True
-    """
-
-    kind: ClassVar[type] = ClassScores
-    shown = ("nll", "accuracy", "ece")
-    curve_fields: ClassVar = {"reliability": RELIABILITY, "risk_curve": RISK}
-
-    bin_rows: Tensor  # of each of 15 bins: rows,
-    confidence: Tensor  # the mean probability of the predicted class,
-    right: Tensor  # and the share of right ones
-    labels: Tensor  # what the prediction was scored against, int64 [n]
-    ood_labels: Tensor | None
-
-    @classmethod
-    def of(
-        cls, prediction: ClassPrediction, targets: Tensor, foreign: Any = (None, None), *, names: Any = ()
-    ) -> ClassEvaluation:
-        """Every score, against class numbers [n, 1]; the classes have one table, which needs no names."""
-        ood, ood_targets = foreign
-        for name, values in (("data", targets), ("ood", ood_targets)):
-            if values is not None:
-                Classification().check(prediction.tempered_logits.shape[1], values, name=name)
-        p, labels = prediction.probabilities, targets.flatten().long().to(prediction.mean.device)
-        ood_labels = None if ood_targets is None else ood_targets.flatten().long()
-        wrong = (prediction.classes != labels).double()
-        single = {"temperature": torch.ones_like(prediction.temperature), "covariance": None}
-        own = replace(prediction, **single).probabilities.double()
-        areas, curves = risk_curves(-p.amax(dim=1), wrong)
-        bins: dict[str, Any] = dict(zip(RELIABILITY.values(), reliability_curve(p, labels), strict=True))
-        values = {
-            "nll": class_nll(p, labels).mean(),
-            "accuracy": 1.0 - wrong.mean(),
-            "brier": brier(p, labels).mean(),
-            "ece": expected_calibration_error(p, labels),
-            "network_nll": class_nll(own, labels).mean(),
-            "network_ece": expected_calibration_error(own, labels),
-            **areas,
-            **({} if ood is None else _foreign_class_scores(prediction, ood, ood_labels)),
-        }
-        scores: dict[str, Any] = {name: float(value) for name, value in values.items()}
-        return cls(
-            **scores,
-            **curves,
-            subject=f"{p.shape[1]} classes",
-            counts=RowCounts.of(*(each.valid for each in (prediction, ood) if each is not None)),
-            **bins,
-            prediction=prediction,
-            labels=labels,
-            ood_prediction=ood,
-            ood_labels=ood_labels,
-        )
-
-
-def _foreign_class_scores(prediction: ClassPrediction, ood: ClassPrediction, labels: Any) -> dict[str, Any]:
-    undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
-    scores = separation({"score": (prediction.score, ood.score), "entropy": undecided})
-    if labels is not None:
-        labels = labels.to(ood.mean.device)
-        scores["ood_nll"] = class_nll(ood.probabilities, labels).mean()
-        scores["ood_accuracy"] = (ood.classes == labels).double().mean()
-    return scores

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..likelihoods.prediction import Prediction
-from ..math.quantiles import check_share
 from .ranking import same_shape
 
 NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them
@@ -20,7 +19,10 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
 
     .. math:: \tfrac12 ( \log 2\pi v + (y - \mu)^2 / v )
     """
-    error, spread = _error_and_variance(mean, variance, target)
+    same_shape(mean=mean, variance=variance, target=target)
+    if bool((variance <= 0).any()):
+        raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
+    error, spread = target.double() - mean.double(), variance.double()
     cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
     return _infinite_where_not_finite(cost, mean, variance)
 
@@ -31,26 +33,11 @@ def squared_error(mean: Tensor, target: Tensor) -> Tensor:
     return _infinite_where_not_finite((target.double() - mean.double()).square(), mean)
 
 
-def mse(mean: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error over all rows and outputs, a float64 scalar."""
-    return squared_error(mean, target).mean()
-
-
-def interval_coverage(lower: Tensor, upper: Tensor, target: Tensor) -> Tensor:
-    """Share of targets inside [lower, upper], over all rows and outputs, a float64 scalar."""
-    same_shape(lower=lower, upper=upper, target=target)
-    return ((lower <= target) & (target <= upper)).double().mean()
-
-
 def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> Tensor:
     """Share of targets inside the interval of `level`, in (0, 1); an honest error bar gives `level`."""
-    return interval_coverage(*prediction.interval(level), target)
-
-
-def sharpness(prediction: Prediction, *, level: float = 0.95) -> Tensor:
-    """Mean width of the interval of `level`, a float64 scalar: of two honest bars, the smaller."""
-    check_share("level", level, 0.95)
-    return 2 * prediction.distribution.half_width(level).mean()
+    lower, upper = prediction.interval(level)
+    same_shape(prediction=lower, target=target)
+    return ((lower <= target) & (target <= upper)).double().mean()
 
 
 def coverage_curve(
@@ -89,13 +76,6 @@ def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
         raise ValueError(f"{shapes}; [L] and [L] or [L, C] are needed.")
     gaps = observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
     return gaps.abs().mean(dim=0)
-
-
-def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    same_shape(mean=mean, variance=variance, target=target)
-    if bool((variance <= 0).any()):
-        raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
-    return target.double() - mean.double(), variance.double()
 
 
 def _infinite_where_not_finite(cost: Tensor, *inputs: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from rich.text import Text
 from torch import Tensor
 
 from ..data.tables import html_table
-from ..likelihoods.prediction import Prediction
 from .ranking import auroc, fpr95, selective_risk
 
 ALL = "all"  # how the average over the outputs is called
 RISK = {"kept": "kept", "risk": "risk", "oracle": "oracle_risk"}  # fields of curves
 RELIABILITY = {"rows": "bin_rows", "confidence": "confidence", "right": "right"}
+MAX_COLUMNS = 8  # of outputs, in a table
 CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken over every row
 
 
@@ -86,20 +86,14 @@ class ScoreReport:
         return {ALL: self.average, **self.outputs}
 
     @property
-    def curves(self) -> dict[str, dict[str, Tensor]]:
-        """By name, tensors of shape [L], or [L, C] with a column for each output."""
-        fields = self.curve_fields.items()
-        return {name: {key: getattr(self, field) for key, field in curve.items()} for name, curve in fields}
-
-    @property
     def warning(self) -> str:
         """The line below the table; empty: none."""
         return self.counts.warning
 
-    def table(self, *, most: int = 8) -> Table:
-        """For a terminal: a line for each score, a column for each output. Of more than `most` outputs, only
-        the lowest and the highest are shown."""
-        header, sections = self._cells(most)
+    def table(self) -> Table:
+        """For a terminal: a line for each score, a column for each output. Of more than 8 outputs, only the
+        lowest and the highest are shown."""
+        header, sections = self._cells()
         table = Table(title=self._title, caption=self.warning, title_justify="left", caption_justify="left")
         table.add_column(header[0])
         table.add_column(header[1], style="dim")
@@ -119,10 +113,10 @@ class ScoreReport:
         against = f", against {counts.ood_rows:,} foreign {counts.noun}" if counts.ood_rows else ""
         return f"{len(self):,} {counts.noun}, {self.subject}{against}"
 
-    def _cells(self, most: int) -> tuple[list[str], list[list[list[str]]]]:
+    def _cells(self) -> tuple[list[str], list[list[list[str]]]]:
         """The header of the table, and its lines as texts: those of the rows, then those of foreign ones."""
         average, *each = self.scores.items()
-        ranged = len(each) > most
+        ranged = len(each) > MAX_COLUMNS
         names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
         sections: list[list[list[str]]] = [[], []]
         for score in fields(self.kind):
@@ -141,11 +135,12 @@ class ScoreReport:
     def to_dict(self) -> dict[str, Any]:
         """Scores and curves as plain values that JSON can hold; infinity is the text "inf"."""
 
-        def by_output(values: Tensor) -> Any:  # [L], or [L, C]: by name, the average first
+        def by_output(field: str) -> Any:  # [L], or [L, C]: by name, the average first
+            values = getattr(self, field)
             rows = (values.mean(1), *values.unbind(1)) if values.ndim > 1 else ()
             return dict(zip(self.scores, rows, strict=True)) if rows else values
 
-        curves = {n: {k: by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
+        curves = {n: {k: by_output(v) for k, v in curve.items()} for n, curve in self.curve_fields.items()}
         return plain({**asdict(self.counts), "scores": self.scores, **curves})
 
     def __repr__(self) -> str:
@@ -159,7 +154,7 @@ class ScoreReport:
         return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        header, sections = self._cells(8)
+        header, sections = self._cells()
         return html_table(self._title, header, [line for lines in sections for line in lines], self.warning)
 
 
@@ -170,8 +165,19 @@ class RowReport(ScoreReport):
     kept: Tensor  # shares of the rows that are kept, the surest first [100]
     risk: Tensor  # their mean loss [100], or [100, C] with a column for each output
     oracle_risk: Tensor  # the same of rows that are ranked by their losses
-    prediction: Prediction  # what was scored
-    ood_prediction: Prediction | None  # that of the foreign rows, where given
+    prediction: Any  # what was scored
+    targets: Tensor  # against these
+    ood_prediction: Any  # that of the foreign rows, where given
+    ood_targets: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Reliability:
+    """Probabilities in bins of equal width on [0, 1]."""
+
+    bin_rows: Tensor  # of each bin: rows, labels or detections,
+    confidence: Tensor  # their mean probability,
+    right: Tensor  # and the share of right ones
 
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trustgp.metrics import auroc, fpr95, interval_coverage, mse
+from trustgp.metrics import auroc, fpr95, squared_error
 
 from ..peers.registry import INTERVAL_METHODS, METHODS, Bundle, Fitted, fit_methods
 from .cases import IN_DOMAIN, Test, number, score_tests
@@ -53,16 +53,16 @@ def score_regression(prediction: Any, targets: Tensor) -> dict[str, Any]:
     """
     targets = targets.to(prediction.mean.device)
     lower, upper = prediction.interval(0.95)
-    stretches = zip(*(part.tensor_split(STRETCHES) for part in (lower, upper, targets)), strict=True)
-    shares = [float(interval_coverage(*parts)) for parts in stretches if len(parts[0])]
+    inside = ((lower <= targets) & (targets <= upper)).double()
+    shares = [float(part.mean()) for part in inside.tensor_split(STRETCHES) if len(part)]
     scores: dict[str, Any] = {"nll": None, "crps": None}
     if getattr(prediction, "log_prob", None) is not None:
         cost = -prediction.log_prob(targets).reshape(len(targets), -1)
         cost = torch.where(cost.isnan(), torch.inf, cost).mean(dim=0)
         scores |= {"nll": number(cost.mean()), "crps": number(prediction.crps(targets).mean())}
     return scores | {
-        "mse": number(mse(prediction.mean, targets)),
-        "coverage": number(interval_coverage(lower, upper, targets)),
+        "mse": number(squared_error(prediction.mean, targets).mean()),
+        "coverage": number(inside.mean()),
         "coverage_worst": min(shares),
         "sharpness": number((upper - lower).double().mean()),
     }

@@ -119,7 +119,7 @@ def _score(prediction: Prediction, same: Prediction, targets: Tensor) -> Scores:
     areas = [None if prediction is same else float(metrics.auroc(*pair)) for pair in pairs]
     return {
         "nll": float(-prediction.log_prob(targets).mean()),
-        "rmse": float(metrics.mse(prediction.mean, targets).sqrt()),
+        "rmse": float(metrics.squared_error(prediction.mean, targets).mean().sqrt()),
         "coverage": float(metrics.coverage(prediction, targets)),
         "std": float(prediction.std.mean()),
         "novelty": float(prediction.novelty.mean()),
