@@ -161,19 +161,6 @@ class Likelihood(ABC):
         """The calibrations from a file, each tensor checked."""
 
 
-def signed_combination(mix: Tensor, generator: torch.Generator) -> Tensor:
-    """One combination of the outputs that the experts of a kernel with the mix W [K, C] learn, [C, 1].
-
-    A kernel of one combination ("pseudo", "separate") learns just that. The one of all outputs ("shared") has
-    one scale for all, which random signs s find: the mean square of s W z is on average that of W z, whose
-    kernel it is.
-    """
-    if len(mix) == 1:
-        return mix.T.clone()
-    signs = torch.randint(0, 2, (1, len(mix)), generator=generator).double() * 2 - 1
-    return (signs @ mix).T
-
-
 def wide(dtype: torch.dtype) -> torch.dtype:
     """At least float32: variances underflow in half precision."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -7,7 +7,7 @@ class's own gradient: probabilities are a mean over it. The novelty score pools 
 variance, the distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,27 +15,25 @@ import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
-from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..experts.whole import ContrastPosterior, WholePosterior
 from ..math import cross_entropy
-from ..math.cross_entropy import NUM_POOLED, ClassCalibrationRows, Temperature, UsualNovelty
-from ..math.quantiles import TAIL_LEVELS
+from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
 from ..tangents.sketch import LeadingSketchMap, OutputSketchMap, SketchMap
-from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
+from .base import Shape
+from .logits import LogitLikelihood, named, probability_warning
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
 MAX_TOP = 16
 WEIGHT = 2.0  # of a combination's variance in T^2, over that of the noise: more helps out of distribution
-MAX_NAMED = 8  # absent classes in a warning
 MAX_TEMPERATURE = 10.0  # of logits; more, or less than its inverse, is that of another scale
 SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of probabilities; rows that a warning about a single output needs
 
 
 @dataclass(frozen=True)
-class Classification(Likelihood):
+class Classification(LogitLikelihood):
     """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes.
 
     Args:
@@ -49,16 +47,10 @@ class Classification(Likelihood):
 
     top_classes: int = 2
 
-    default_outputs: ClassVar[str] = "pseudo"
     class_numbers: ClassVar[bool] = True
     contrast: ClassVar[bool] = True
-    uses_witness: ClassVar[bool] = False
-    uses_hidden: ClassVar[bool] = True
-    common_prior: ClassVar[bool] = True
-    uses_stated: ClassVar[bool] = False
-    needs_held_out: ClassVar[bool] = True
     whole_kind: ClassVar[type[WholePosterior] | None] = ContrastPosterior
-    titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
+    kind: ClassVar[Any] = ClassPrediction
 
     def __post_init__(self) -> None:
         if type(self.top_classes) is not int or not 2 <= self.top_classes <= MAX_TOP:
@@ -72,11 +64,6 @@ class Classification(Likelihood):
     def output_map(self, tangents: SketchMap) -> OutputSketchMap:
         """The sketches of differences between the leading logits."""
         return LeadingSketchMap(tangents, self.top_classes)
-
-    def combined(self, results: Sequence[Tensor]) -> Tensor:
-        """Logits of the mean probabilities of several networks."""
-        usable = isinstance(results[0], Tensor)  # variances are refused as of one network
-        return cross_entropy.mean_logits(torch.stack(list(results))) if usable else results[0]
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""
@@ -104,9 +91,8 @@ class Classification(Likelihood):
         """Warn of classes without training rows."""
         counts = torch.bincount(targets.flatten().long(), minlength=max(2, num_outputs))
         if absent := (counts == 0).nonzero().flatten().tolist():
-            names = ", ".join(map(str, absent[:MAX_NAMED])) + (", ..." if len(absent) > MAX_NAMED else "")
             warn_user(
-                f"{len(absent)} of {len(counts)} classes have no training row ({names}): their "
+                f"{len(absent)} of {len(counts)} classes have no training row ({named(absent)}): their "
                 "probabilities are the network's alone, and their rows should be flagged as novel."
             )
 
@@ -119,13 +105,8 @@ class Classification(Likelihood):
         else:  # logits between 0 and 1 would never predict class 0
             sums = len(targets.unique()) > 1 and len(outputs) >= MIN_COMPARED
             signs, repair = "all lie between 0 and 1", "p.logit(eps=1e-6)"
-        if not (inside and sums):
-            return ""
-        return (
-            f"the network's outputs look like probabilities: they {signs}. Classification() needs logits, "
-            "from before the softmax or sigmoid; leave that layer out, or pass "
-            f"output=lambda p: {repair}."
-        )
+        wrong = inside and sums
+        return probability_warning("Classification", signs, "softmax or sigmoid", repair) if wrong else ""
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """z - R, so that the gradient of half the squared error is that of the cross entropy."""
@@ -135,10 +116,6 @@ class Classification(Likelihood):
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.cross_entropy`."""
         return cross_entropy.newton_step(outputs, _labels(targets, outputs))
-
-    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
-        """The one combination of logits that the experts learn, shape [C, 1]; see `signed_combination`."""
-        return signed_combination(mix, generator)
 
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
@@ -156,15 +133,6 @@ class Classification(Likelihood):
             return Temperature.default(), UsualNovelty.default()
         return cross_entropy.fit_temperature(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
-    def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
-        """All calibrations fitted to held-out rows."""
-        return self.calibrate(rows, shape, None)
-
-    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
-        """The latent variance and its share of the prior variance, means over the logits where they have
-        kernels of their own, and logarithms of hidden vectors' distance and of the entropy, shape [n, 4]."""
-        return pooled_measures(raw, cross_entropy.log_entropy(outputs.reshape(outputs.shape[0], -1)))
-
     def expert_variance(self, raw: LatentPrediction) -> Tensor:
         """u of the temperature, the mean over the logits [n], infinite for invalid rows."""
         return raw.epistemic.mean(dim=1)
@@ -175,35 +143,10 @@ class Classification(Likelihood):
         whole = torch.zeros_like(own) if raw.covariance is None else WEIGHT * raw.log_leverage[:, 0].exp()
         return torch.stack([whole, own], dim=1)
 
-    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
-        return calibrations[1](measures)
-
-    def prediction(
-        self,
-        outputs: Tensor,
-        raw: LatentPrediction,
-        calibrations: Learnt,
-        valid: Tensor | None = None,
-        reference: ReferenceScores | None = None,
-    ) -> ClassPrediction:
-        """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
-        measures = self.measures(raw, outputs)
-        calibrations = moved(calibrations, lambda tensor: tensor.to(measures.device))
-        temperature, score = calibrations[0], self.score(measures, calibrations)
-        spread = raw.epistemic.to(wide(outputs.dtype))
-        # one variance for all logits of a row: an expanded view
-        spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
-        nothing = spread.new_zeros(()).expand(outputs.shape)
-        return ClassPrediction(
-            mean=outputs,
-            epistemic=spread,
-            aleatoric=nothing,
-            excess=nothing,
-            **common_fields(outputs, raw, score, valid, reference),
-            temperature=temperature(self.latent_variances(raw)),
-            covariance=None if raw.covariance is None else temperature.covariance(raw.covariance),
-        )
+    def tempered(self, raw: LatentPrediction, temperature: Temperature) -> dict[str, Any]:
+        """T, and the covariance of the leading logits."""
+        covariance = None if raw.covariance is None else temperature.covariance(raw.covariance)
+        return {"temperature": temperature(self.latent_variances(raw)), "covariance": covariance}
 
     def calibration_warning(self, rows: ClassCalibrationRows, calibrations: Learnt) -> str:
         """Whether another scale of the logits would be far likelier."""
@@ -215,30 +158,10 @@ class Classification(Likelihood):
             "logits of a cross entropy, or on another scale. Pass those of its last layer as they are."
         )
 
-    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
+    def read_temperature(self, reader: Reader, prefix: str, shape: Shape) -> Temperature:
         earlier = "is of an earlier form of the temperature; fit the model again"
-        reader.require("expert" in reader.matching(f"{prefix}0."), f"{prefix}0.slope", earlier)
-        values = {name: reader.positive(f"{prefix}0.{name}") for name in ("base", "slope", "expert")}
-        return Temperature(**values), read_usual_novelty(reader, f"{prefix}1.")
-
-
-def pooled_measures(raw: LatentPrediction, log_entropy: Tensor) -> Tensor:
-    """The novelty measures of `UsualNovelty`, means over the logits, [n, 4]; without hidden vectors their
-    distance is 1."""
-    nearest = torch.zeros_like(log_entropy) if raw.nearest is None else raw.nearest[:, 0]
-    own = raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)
-    return torch.stack([*own, nearest, log_entropy], dim=1)
-
-
-def read_usual_novelty(reader: Reader, prefix: str) -> UsualNovelty:
-    """From a file, each tensor checked."""
-    variance, novelty = (reader.positive(f"{prefix}{name}") for name in ("variance", "novelty"))
-    new = "tails" in reader.matching(prefix)
-    what = "is of an earlier form of the novelty score; fit the model again"
-    reader.require(new, f"{prefix}novelty", what)
-    tails = reader.take(f"{prefix}tails", torch.float64, 3, NUM_POOLED, len(TAIL_LEVELS))
-    reader.require(tails[1:] >= 0, f"{prefix}tails", "must not decrease")
-    return UsualNovelty(variance, novelty, tails)
+        reader.require("expert" in reader.matching(prefix), f"{prefix}slope", earlier)
+        return Temperature(*(reader.positive(f"{prefix}{name}") for name in ("base", "slope", "expert")))
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:

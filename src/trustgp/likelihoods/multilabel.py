@@ -11,7 +11,7 @@ where it is, so the labels with p > 1/2 are the network's. Temperatures of each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,7 +22,6 @@ from torch.nn.functional import softplus
 
 from ..data.chunking import evenly
 from ..data.tensor_file import Reader
-from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
@@ -31,13 +30,13 @@ from ..math.held_out import HeldOutRows
 from ..math.predictive import PredictiveDistribution
 from ..math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 from ..tangents.network import as_matrix
-from .base import Likelihood, ReferenceScores, Shape, common_fields, signed_combination, wide
+from .base import Shape, wide
 from .batch import ranks_of
-from .classification import pooled_measures, read_usual_novelty
+from .logits import LogitLikelihood, named, probability_warning
 from .prediction import Prediction
 
 LABEL_STD = 0.5  # standard deviation of the prior of log b_c about the common one
-MAX_NAMED, MIN_COMPARED = 8, 20  # labels in a warning; rows that one about the outputs needs
+MIN_COMPARED = 20  # rows that a warning about the outputs needs
 # Of the fit of temperatures: logits of evenly spread rows, rows that are used in any case, and steps.
 MAX_LOGITS, MIN_FIT_ROWS, MAX_STEPS = 2**20, 500, 50
 
@@ -119,8 +118,7 @@ class LabelPrediction(Prediction):
         lines = [["", "labels", "least sure", title]]
         sure = torch.maximum(p, 1.0 - p).amin(dim=1)
         for i, (on, least, rank) in enumerate(zip(self.labels, sure, ranks, strict=True)):
-            numbers = on.nonzero().flatten().tolist()
-            names = ", ".join(map(str, numbers[:MAX_NAMED])) + (", ..." if len(numbers) > MAX_NAMED else "")
+            names = named(on.nonzero().flatten().tolist())
             lines.append([str(i), names or "none", f"{float(least):.3f}", rank])
         return lines
 
@@ -187,28 +185,15 @@ Learnt = tuple[LabelTemperature, UsualNovelty]
 
 
 @dataclass(frozen=True)
-class MultiLabel(Likelihood):
-    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits.
+class MultiLabel(LogitLikelihood):
+    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits."""
 
-    Examples:
-        >>> labels = trustgp.fit(tagger, (inputs, tags), likelihood=trustgp.MultiLabel(), progress=False)
-    """
-
-    default_outputs: ClassVar[str] = "pseudo"
-    uses_witness: ClassVar[bool] = False
-    uses_hidden: ClassVar[bool] = True
-    common_prior: ClassVar[bool] = True
-    uses_stated: ClassVar[bool] = False
-    needs_held_out: ClassVar[bool] = True
     conformal_refusal: ClassVar[str] = "labels have no conformal sets; use `probabilities` of model.predict."
-    titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
+    kind: ClassVar[Any] = LabelPrediction
 
-    def combined(self, results: Sequence[Tensor]) -> Tensor:
-        """Logits of the mean probabilities of several networks."""
-        first = results[0]
-        if not isinstance(first, Tensor):
-            return first  # variances are refused as of one network
-        return cross_entropy.mean_logits(torch.stack(list(results)).flatten(1)).reshape(first.shape)
+    def mean_logits(self, logits: Tensor) -> Tensor:
+        """Those of the mean probability of each label."""
+        return cross_entropy.mean_logits(logits.flatten(1)).reshape(logits.shape[1:])
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets are 0 or 1 for each of the network's C logits."""
@@ -233,10 +218,9 @@ class MultiLabel(Likelihood):
         counts = targets.double().sum(dim=0)
         constant = ((counts == 0) | (counts == len(targets))).nonzero().flatten().tolist()
         if constant and len(targets) > 1:
-            names = ", ".join(map(str, constant[:MAX_NAMED])) + (", ..." if len(constant) > MAX_NAMED else "")
             warn_user(
-                f"{len(constant)} of {num_outputs} labels are the same in all training rows ({names}): their "
-                "probabilities are the network's alone."
+                f"{len(constant)} of {num_outputs} labels are the same in all training rows "
+                f"({named(constant)}): their probabilities are the network's alone."
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
@@ -244,11 +228,7 @@ class MultiLabel(Likelihood):
         inside = bool(((outputs >= 0) & (outputs <= 1)).all()) and bool((targets == 0).any())
         if not inside or len(outputs) < MIN_COMPARED:
             return ""
-        return (
-            "the network's outputs look like probabilities: they all lie between 0 and 1. MultiLabel() needs "
-            "logits, from before the sigmoid; leave that layer out, or pass "
-            "output=lambda p: p.logit(eps=1e-6)."
-        )
+        return probability_warning("MultiLabel", "all lie between 0 and 1", "sigmoid", "p.logit(eps=1e-6)")
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """z - R, so that the gradient of half the squared error is that of the cross entropy."""
@@ -260,10 +240,6 @@ class MultiLabel(Likelihood):
         labels = targets.to(outputs.device).flatten()
         return cross_entropy.newton_step(outputs.reshape(-1, 1), labels).reshape(outputs.shape)
 
-    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
-        """The one combination of logits that the experts learn, shape [C, 1]; see `signed_combination`."""
-        return signed_combination(mix, generator)
-
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> LabelRows:
         targets = targets.to(outputs.device).double()
         return LabelRows(outputs, targets, raw.epistemic, self.measures(raw, outputs))
@@ -274,43 +250,16 @@ class MultiLabel(Likelihood):
             return LabelTemperature.default(shape.outputs), UsualNovelty.default()
         return LabelTemperature.fit(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
-    def recalibrate(self, rows: LabelRows, shape: Shape, calibrations: Learnt) -> Learnt:
-        """All calibrations fitted to held-out rows."""
-        return self.calibrate(rows, shape, None)
+    def log_entropy(self, logits: Tensor) -> Tensor:
+        """That of all labels together."""
+        each = cross_entropy.log_entropy(logits.reshape(-1, 1)).exp()
+        return each.reshape(logits.shape).sum(dim=1).log()
 
-    def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
-        """As of classes, with the entropies of all labels together, shape [n, 4]."""
-        each = cross_entropy.log_entropy(outputs.reshape(-1, 1)).exp()
-        return pooled_measures(raw, each.reshape(outputs.shape[0], -1).sum(dim=1).log())
+    def tempered(self, raw: LatentPrediction, temperature: LabelTemperature) -> dict[str, Any]:
+        """T of each label."""
+        return {"temperature": temperature(raw.epistemic)}
 
-    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """Minus the logarithm of the share of held-out rows that are more novel; see `UsualNovelty`."""
-        return calibrations[1](measures)
-
-    def prediction(
-        self,
-        outputs: Tensor,
-        raw: LatentPrediction,
-        calibrations: Learnt,
-        valid: Tensor | None = None,
-        reference: ReferenceScores | None = None,
-    ) -> LabelPrediction:
-        """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
-        calibrations = moved(calibrations, lambda tensor: tensor.to(raw.epistemic.device))
-        spread = raw.epistemic.to(wide(outputs.dtype))
-        spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
-        nothing = spread.new_zeros(()).expand(outputs.shape)
-        score = self.score(self.measures(raw, outputs), calibrations)
-        return LabelPrediction(
-            mean=outputs,
-            epistemic=spread,
-            aleatoric=nothing,
-            excess=nothing,
-            **common_fields(outputs, raw, score, valid, reference),
-            temperature=calibrations[0](raw.epistemic),
+    def read_temperature(self, reader: Reader, prefix: str, shape: Shape) -> LabelTemperature:
+        return LabelTemperature(
+            reader.positive(f"{prefix}base", shape.outputs), reader.positive(f"{prefix}slope")
         )
-
-    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
-        base = reader.positive(f"{prefix}0.base", shape.outputs)
-        slope = reader.positive(f"{prefix}0.slope")
-        return LabelTemperature(base, slope), read_usual_novelty(reader, f"{prefix}1.")
