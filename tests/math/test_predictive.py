@@ -242,12 +242,6 @@ def test_the_log_density_can_be_differentiated_in_all_of_it():
     assert torch.autograd.gradcheck(log_density, [value.requires_grad_() for value in values])
 
 
-def test_no_offset_is_one_of_zero():
-    error, scale, df, share, spread = (double(v) for v in (0.7, 2.0, 5.0, 0.1, 3.0))
-    found, expected = (log_density(error, offset, scale, df, share, spread) for offset in (None, 0 * error))
-    assert float(found) == pytest.approx(float(expected), rel=1e-14)
-
-
 def test_intervals_grow_as_much_as_all_half_widths_say():
     generator = torch.Generator().manual_seed(3)
     draw = lambda: torch.rand(50, 2, generator=generator, dtype=torch.float64)  # noqa: E731

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 from reference import profile_likelihood, stationary_gram
-from sklearn.gaussian_process.kernels import RBF
 
 from trustgp.math import evidence
 from trustgp.math.evidence import (
@@ -13,7 +12,6 @@ from trustgp.math.evidence import (
     distances,
     length_losses,
     relative_lengths,
-    squared_exponential,
 )
 
 
@@ -31,21 +29,6 @@ def test_distances_keep_their_digits_far_from_the_origin():
     found = distances(rows + 2.0**25, rows + 2.0**25)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     assert torch.equal(found.diagonal(), torch.zeros(6, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("length", [0.3, 1.0, 4.0])
-def test_the_kernel_is_the_formula_and_scikit_learns(length):
-    first, second = draw(9, 4), draw(6, 4, seed=1)
-    found = squared_exponential(first, second, scalar(length))
-    torch.testing.assert_close(found, stationary_gram(first, second, length), rtol=1e-10, atol=0)
-    theirs = torch.from_numpy(RBF(length)(first.numpy(), second.numpy()))
-    torch.testing.assert_close(found, theirs, rtol=1e-10, atol=0)
-
-
-def test_the_kernel_stays_positive_definite_beside_a_row_far_away():
-    rows = torch.cat([1e-6 * draw(80, 3), scalar(30.0).expand(1, 3)])
-    gram = squared_exponential(rows, rows, scalar(1e-6))
-    assert float(torch.linalg.eigvalsh(gram).min()) > -1e-12
 
 
 def sets(length=0.7, ratio=1e-2, count=2, seed=0):

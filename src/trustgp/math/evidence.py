@@ -309,12 +309,6 @@ def distances(first: Tensor, second: Tensor) -> Tensor:
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor:
-    """exp(-|x - x'|^2 / (2 l^2)) of all rows of [n, d] and [m, d], shape [n, m]."""
-    # in place, to save memory
-    return distances(first, second).div_(length).square_().mul_(-0.5).exp_()
-
-
 def length_losses(
     squares: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, length: float
 ) -> list[float]:

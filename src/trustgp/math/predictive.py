@@ -11,7 +11,7 @@ of the training targets instead: a Student-t about their centre, with scale sqrt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -247,17 +247,12 @@ class PredictiveDistribution(Distribution):
         reach = [torch.asinh(times * far) for times in (0.1, 10.0, 1e6)]
         ends = [torch.asinh(-d / s), torch.zeros_like(s), torch.full_like(s, 4.0)]
         ends += [end.clamp_min(4.0) for end in reach]
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
-        total = torch.zeros_like(s)
-        for left, right in pairwise(ends):
-            if not bool((right > left).any()):
-                continue
-            for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-                u = 0.5 * (left + right) + 0.5 * (right - left) * node
-                inside = self.within((d + s * torch.sinh(u)).clamp_min(0.0))
-                rise = 0.25 * (1.0 + inside) * (1.0 - inside)  # F (1 - F)
-                total += 0.5 * (right - left) * weight * rise * s * torch.cosh(u)
-        return 2.0 * total
+
+        def rise(u: Tensor) -> Tensor:
+            inside = self.within((d + s * torch.sinh(u)).clamp_min(0.0))
+            return 0.25 * (1.0 + inside) * (1.0 - inside)
+
+        return 2.0 * self._integral(rise, ends, NODES)
 
     def _mixed_half_difference(self) -> Tensor:
         """The same with doubt, on both sides of f: z = s sinh u."""
@@ -265,14 +260,25 @@ class PredictiveDistribution(Distribution):
         ends = [torch.asinh(times * far.sqrt() / self.scale).clamp_min(4.0) for times in (0, 0.1, 1, 10, 1e6)]
         ends += [torch.asinh(self.offset / self.scale + step) for step in (-4.0, 0.0, 4.0)]  # F bends there
         ends = torch.stack([*ends, torch.zeros_like(far), *(-end for end in ends)]).sort(dim=0).values
-        nodes, weights = np.polynomial.legendre.leggauss(2 * NODES)
-        total = torch.zeros_like(far)
+
+        def rise(u: Tensor) -> Tensor:
+            share = self.cdf(self.loc + self.scale * torch.sinh(u))
+            return share * (1.0 - share)
+
+        total = self._integral(rise, ends, 2 * NODES)
+        return torch.where(self.vague > 0, total, self._trusting._half_difference())
+
+    def _integral(self, rise: Callable[[Tensor], Tensor], ends: Iterable[Tensor], count: int) -> Tensor:
+        """Of `rise`, F (1 - F), between the ends in pieces; its argument is u, in s sinh u."""
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        total = torch.zeros_like(self.scale)
         for left, right in pairwise(ends):
+            if not bool((right > left).any()):
+                continue
             for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
                 u = 0.5 * (left + right) + 0.5 * (right - left) * node
-                share = self.cdf(self.loc + self.scale * torch.sinh(u))
-                total += 0.5 * (right - left) * weight * share * (1.0 - share) * self.scale * torch.cosh(u)
-        return torch.where(self.vague > 0, total, self._trusting._half_difference())
+                total += 0.5 * (right - left) * weight * rise(u) * self.scale * torch.cosh(u)
+        return total
 
     def _usual(self) -> Tensor:
         """u."""
@@ -301,15 +307,11 @@ def aligned(values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def log_density(
-    error: Tensor, offset: Tensor | None, squared_scale: Tensor, df: Tensor, share: Tensor, spread: Tensor
+    error: Tensor, offset: Tensor, squared_scale: Tensor, df: Tensor, share: Tensor, spread: Tensor
 ) -> Tensor:
-    """log p(f + error), elementwise; can be differentiated in all of it. No offset is one of 0."""
-    usual = squared_scale * df / (df - 2.0)
-    if offset is None:
-        both = _log_student(error, squared_scale, df)
-    else:
-        sides = [_log_student(error - way * offset, squared_scale, df) for way in (1.0, -1.0)]
-        both, usual = torch.logaddexp(*sides) - math.log(2.0), usual + offset.square()
+    """log p(f + error), elementwise; can be differentiated in all of it."""
+    sides = [_log_student(error - way * offset, squared_scale, df) for way in (1.0, -1.0)]
+    both, usual = torch.logaddexp(*sides) - math.log(2.0), squared_scale * df / (df - 2.0) + offset.square()
     both = both + torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(math.pi * df)
     far = -0.5 * (torch.log(2 * math.pi * (spread + usual)) + error.square() / (spread + usual))
     return torch.logaddexp(torch.log1p(-share) + both, torch.log(share) + far)

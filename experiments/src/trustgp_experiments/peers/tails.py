@@ -52,7 +52,7 @@ class Tails:
     def losses(self, error: Tensor, variance: Tensor) -> Tensor:
         """Negative log density of errors that had these variances before, each [n, C]."""
         scale = variance * self.factor * (self.df - 2.0) / self.df
-        return -log_density(error, None, scale, self.df, self.share, self.spread)
+        return -log_density(error, torch.zeros_like(error), scale, self.df, self.share, self.spread)
 
     def on(self, plain: Prediction) -> Prediction:
         """The same mean; the variance scaled, with tails."""
