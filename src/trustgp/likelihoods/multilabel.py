@@ -260,6 +260,5 @@ class MultiLabel(LogitLikelihood):
         return {"temperature": temperature(raw.epistemic)}
 
     def read_temperature(self, reader: Reader, prefix: str, shape: Shape) -> LabelTemperature:
-        return LabelTemperature(
-            reader.positive(f"{prefix}base", shape.outputs), reader.positive(f"{prefix}slope")
-        )
+        base = reader.positive(f"{prefix}base", shape.outputs)
+        return LabelTemperature(base, reader.positive(f"{prefix}slope"))

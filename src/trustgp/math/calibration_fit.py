@@ -211,9 +211,8 @@ def fit_calibration(
         each = [slopes["trust"] * now["trust"], slopes["df"] * (now["df"] - MIN_DF), slopes["bias"]]
         slope = [weights, slopes["excess"] * now["excess"], *each, slopes["weight"] * identified]
         pull, within = free / spread**2 / (share * count), np.abs(free) < MAX_LOG_STEP
-        return 0.5 * float(free @ pull) - float(densities.mean()), np.concatenate(
-            [*map(np.ravel, slope)]
-        ) * within + pull
+        gradient = np.concatenate([*map(np.ravel, slope)]) * within + pull
+        return 0.5 * float(free @ pull) - float(densities.mean()), gradient
 
     place = minimise_from_zero(penalised, int(sizes[-1]) + 1, max_iter=steps, tolerance=TOLERANCE)
     if place is None:
@@ -266,6 +265,5 @@ def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
         return 0.5 * float(free @ pull) - float(densities.mean()), slope + pull
 
     place = minimise_from_zero(penalised, 2, max_iter=MAX_STEPS, tolerance=TOLERANCE)
-    return (
-        start if place is None else replace(start, **{k: torch.from_numpy(v) for k, v in at(place).items()})
-    )
+    values = {} if place is None else at(place)
+    return replace(start, **{name: torch.from_numpy(value) for name, value in values.items()})

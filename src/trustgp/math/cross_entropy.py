@@ -227,9 +227,8 @@ def likeliest_scale(rows: ClassCalibrationRows) -> float:
     rows, powers = rows.thinned(), sorted(range(-MAX_SCALE_POWER, MAX_SCALE_POWER + 1), key=abs)
     logits = two_sided(rows.logits.double())
     losses = [float(nn.functional.cross_entropy(logits / 2.0**power, rows.labels)) for power in powers]
-    return next(
-        2.0**power for power, loss in zip(powers, losses, strict=True) if loss <= min(losses) + SCALE_LOSS
-    )
+    best = min(losses) + SCALE_LOSS
+    return next(2.0**power for power, loss in zip(powers, losses, strict=True) if loss <= best)
 
 
 def _fit(rows: ClassCalibrationRows, start: Temperature, free: Tensor) -> Temperature:

@@ -348,18 +348,15 @@ def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typica
         pull = relative / LENGTH_STD**2
         total, slope = 0.5 * float(relative @ pull), np.concatenate([[0.0], pull])
         for rows, values in lots:
-            value, *by_log = (
-                torch.cat(_profile_and_slopes(rows / lengths, values, tau), dim=-1).sum(0).tolist()
-            )
+            profile = torch.cat(_profile_and_slopes(rows / lengths, values, tau), dim=-1)
+            value, *by_log = profile.sum(0).tolist()
             total, slope = total + value, slope + by_log
         by_common = slope[1:].sum() - pull.sum()  # which has no prior
         return total, np.insert(slope, 1, by_common)
 
-    alike = len({(rows.shape, values.shape) for rows, values in zip(inputs, targets, strict=True)}) == 1
-    pairs = (
-        [(torch.stack([*inputs]), torch.stack([*targets]))] if alike else zip(inputs, targets, strict=True)
-    )
-    lots = [pair if alike else (pair[0][None], pair[1][None]) for pair in pairs]
+    lots = [(rows[None], values[None]) for rows, values in zip(inputs, targets, strict=True)]
+    if len({(rows.shape, values.shape) for rows, values in lots}) == 1:  # sets of one shape are one batch
+        lots = [(torch.stack([*inputs]), torch.stack([*targets]))]
     columns = inputs[0].shape[1]
     noise = [math.log(ratio / INITIAL_TAU) for ratio in (RATIOS[0], RATIOS[-1])]
     bounds = [noise, *([-MAX_LOG_LENGTH, MAX_LOG_LENGTH] for _ in range(1 + columns))]

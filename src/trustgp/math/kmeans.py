@@ -52,13 +52,11 @@ def _lloyd(points: np.ndarray, centres: np.ndarray, tolerance: float) -> tuple[n
         counts = np.bincount(labels, minlength=len(centres)).astype(float)
         sums = np.stack([np.bincount(labels, column, minlength=len(centres)) for column in points.T], axis=1)
         _fill_empty(points, centres, labels, counts, sums)
-        shift, centres = (
-            centres,
-            np.where(counts[:, None] > 0, sums / np.maximum(counts, 1.0)[:, None], centres),
-        )
+        last, means = centres, sums / np.maximum(counts, 1.0)[:, None]
+        centres = np.where(counts[:, None] > 0, means, last)
         if np.array_equal(labels, before):
             break
-        if float(np.square(centres - shift).sum()) <= tolerance:
+        if float(np.square(centres - last).sum()) <= tolerance:
             labels = _labels(points, centres)
             break
     return labels, float(np.square(points - centres[labels]).sum()), centres
@@ -78,9 +76,8 @@ def _fill_empty(
     distances = np.square(points - centres[labels]).sum(axis=1)
     if distances.max() == 0:
         return
-    for cluster, row in zip(
-        empty, np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1], strict=True
-    ):
+    furthest = np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1]
+    for cluster, row in zip(empty, furthest, strict=True):
         sums[labels[row]] -= points[row]
         counts[labels[row]] -= 1.0
         sums[cluster], counts[cluster] = points[row], 1.0

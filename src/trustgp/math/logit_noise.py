@@ -45,9 +45,8 @@ def with_others(covariance: Tensor) -> Tensor:
     k = covariance.shape[1] + 1
     sums = covariance.sum(dim=2, keepdim=True)  # [n, k - 1, 1]
     total = sums.sum(dim=1, keepdim=True)
-    trace = (covariance * torch.eye(k - 1, dtype=covariance.dtype, device=covariance.device)).sum(
-        dim=(1, 2), keepdim=True
-    )
+    eye = torch.eye(k - 1, dtype=covariance.dtype, device=covariance.device)
+    trace = (covariance * eye).sum(dim=(1, 2), keepdim=True)
     corner = (trace - total / k) * ((1.0 + 1.0 / k) / (k - 1)) + total / k**2
     upper, lower = torch.cat([covariance, sums / k], dim=2), torch.cat([sums.mT / k, corner], dim=2)
     return torch.cat([upper, lower], dim=1)

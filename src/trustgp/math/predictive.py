@@ -99,12 +99,8 @@ class PredictiveDistribution(Distribution):
         density = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
         if self._mixed:
             marginal = StudentT(MARGINAL_DF, self.centre, self.spread.sqrt(), False).log_prob(value.double())
-            both = torch.log(self.vague) + marginal
-            density = torch.where(
-                self.vague > 0,
-                torch.logaddexp(torch.log1p(-self.vague) + density, both),
-                density,
-            )
+            mixed = torch.logaddexp(torch.log1p(-self.vague) + density, torch.log(self.vague) + marginal)
+            density = torch.where(self.vague > 0, mixed, density)
         return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), density, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:

@@ -39,9 +39,8 @@ def minimise_from_zero(
     torch.set_num_threads(1)  # small operations wait longer for other threads than they compute
     try:
         before, _ = loss(start := np.zeros(size))  # subtracted: a constant does not change the tolerance
-        result = optimize.minimize(
-            relative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-        )
+        how = {"jac": True, "method": "L-BFGS-B", "bounds": bounds, "options": options}
+        result = optimize.minimize(relative, start, **how)
     finally:
         torch.set_num_threads(threads)
     return result.x if result.fun <= 0.0 else None
