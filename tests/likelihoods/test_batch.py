@@ -1,6 +1,5 @@
 """Predictions are batches of rows: indexing, devices, arrays, distributions, texts."""
 
-import pickle
 import re
 from dataclasses import fields, replace
 
@@ -182,11 +181,6 @@ def test_arrays_are_copies(make):
     for name, value in p.numpy().items():
         assert isinstance(value, np.ndarray)
         np.testing.assert_array_equal(value, before[name])
-
-
-def test_a_part_is_pickled_with_its_variants():
-    p = pickle.loads(pickle.dumps(numbers()[2:5]))
-    torch.testing.assert_close(p.corrected.mean, numbers().corrected.mean[2:5])
 
 
 def test_the_distribution_of_numbers_is_one_of_torch():

@@ -128,17 +128,13 @@ class Regression(Likelihood):
         far: CalibrationRows | None = None,
     ) -> Scales:
         """Fitted to left-out training rows, and far away to left-out clusters."""
-        outliers = None if targets is None else OutlierPrior.of(targets)
+        outliers, n = None if targets is None else OutlierPrior.of(targets), shape.outputs
         if rows is None or not len(rows):
-            own, corrected = (
-                Calibration.default(shape.outputs, shift=z, outliers=outliers) for z in (0.0, 1.0)
-            )
+            own, corrected = (Calibration.default(n, shift=z, outliers=outliers) for z in (0.0, 1.0))
             return own, corrected, own, corrected
-        sample = rows.sample(max(MAX_ENTRIES, MAX_PER_OUTPUT * shape.outputs))
-        starts = [
-            initial_calibration(sample, shape.outputs, corrected=z, outliers=outliers) for z in (False, True)
-        ]
-        own, corrected = _fit_both(sample, starts[0], starts[1])
+        sample = rows.sample(max(MAX_ENTRIES, MAX_PER_OUTPUT * n))
+        starts = (initial_calibration(sample, n, corrected=z, outliers=outliers) for z in (False, True))
+        own, corrected = _fit_both(sample, *starts)
         if far is not None:
             own, corrected = fit_growth(far, own), fit_growth(far, corrected)
         return own, _if_better(sample, own, corrected), own, corrected
