@@ -1,16 +1,13 @@
 """From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
 
 from ..data.torch_modes import plain_modes
 from ..data.user_warnings import explain_call, warn_user
 from ..executors.progress import Reporter, reporting
-from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detection, Detector, QueryRows
 from .class_gaussians import (
@@ -23,7 +20,7 @@ from .class_gaussians import (
     LocalNoise,
 )
 from .model import DetectionModel
-from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
+from .picture_pass import HeldOut, PicturePass
 from .scenes import SceneStream
 from .state import DetectorState
 
@@ -45,7 +42,6 @@ def fit(
     adapter: Adapter = Adapter(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
     progress: bool = True,
-    checkpoint: str | Path | None = None,
 ) -> DetectionModel:
     """Give a trained detector error bars for its boxes and classes. The detector stays as it is.
 
@@ -64,15 +60,9 @@ def fit(
         adapter: For a detector of one's own: which of its modules give the features, and more.
         device: Where to work; None: where the detector is.
         progress: Whether to show bars in a terminal.
-        checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
-
-    Examples:
-        >>> given = {"adapter": adapter, "threshold": 0.01, "overlap": 0.01, "most": 3}
-        >>> detections = trustgp.detection.fit(detector, (pictures, boxes), validation=held_pictures, **given)
     """
     check_kind(unwrap(detector), "detector")
     settings = Detection(threshold, overlap, most, adapter)
-    folder = None if checkpoint is None else Path(checkpoint)
     with plain_modes():
         private = clone_module(unwrap(detector)).eval()
         watched = Detector(private if device is None else private.to(device), adapter)
@@ -81,39 +71,23 @@ def fit(
         _check_streams(streams, watched)
         every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
         passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
-        with locked(folder), reporting(enabled=progress) as report:
-            store = PassCheckpoint(None)
-            if folder is not None:
-                loaders = [one for one in given.values() if isinstance(one, DataLoader)]
-                if any(isinstance(one.sampler, RandomSampler) for one in loaders):
-                    raise ValueError("checkpoint= needs pictures in the same order; pass shuffle=False.")
-                store = PassCheckpoint.open(folder, watched, settings, streams)
-            try:
-                for name, stream in streams.items():
-                    _run_pass(passes[name], stream, report, store)
-            except KeyboardInterrupt as error:
-                kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
-                if folder is not None:
-                    kept = f"Its progress is saved in {folder}; the same call resumes."
-                raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
+        with reporting(enabled=progress) as report:
+            for name, stream in streams.items():
+                _run_pass(passes[name], stream, report)
         return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
-def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint) -> None:
+def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter) -> None:
     every, settings = made.held_out.every, made.settings
-    store.resume(stream.name, made)
-    total = None if stream.total is None else -(-stream.total // CHUNK)
     stage = "held-out pictures" if stream.name == "validation" else "training pictures"
-    scenes = chunked(stream.scenes(made.done))
-    for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
+    for chunk in report.track(stream.chunks(), stage=stage, total=stream.num_chunks):
         made.include(chunk)
-        store.save(stream.name, made)
-    store.save(stream.name, made, force=True)
     if every is not None and not made.held_out_rows:
         raise ValueError(TOO_FEW.format(made.done))
-    if made.queries is not None:
-        _check_matches(int(made.queries.count.sum()), settings, "the training pictures")
-        _warn_missing_classes(made.queries.count)
+    if made.moments:
+        matches = made.moments[0].count  # of each class
+        _check_matches(int(matches.sum()), settings, "the training pictures")
+        _warn_missing_classes(matches)
     if every is not None:
         rows = QueryRows.joined(made.held_out_rows)
         if every == HELD_OUT_EVERY:
@@ -151,14 +125,15 @@ def _warn_missing_classes(count: Tensor) -> None:
 def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     """Gaussians of the training features, and the calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
-    made, matched = cast(Any, training), rows.matched
+    queries, inside, *of_pictures = training.moments
+    matched = rows.matched
     familiar = matched[rows.kept[matched]] if bool(rows.kept[matched].any()) else matched
-    own, parts = (made.queries, made.inside), (rows.features, rows.inside)
+    parts = (rows.features, rows.inside)
     place = torch.full((len(rows.labels),), -1).scatter(0, matched, torch.arange(len(matched)))
     matching = ([part[matched] for part in parts], rows.predicted[matched], place[familiar])
-    detections = FeaturePool.fit(own, *matching)
+    detections = FeaturePool.fit((queries, inside), *matching)
     whole, every = (rows.pictures, rows.cells), torch.arange(len(rows.pictures))
-    pictures = FeaturePool.fit((made.pictures, made.cells), whole, rows.one_class, every)
+    pictures = FeaturePool.fit(of_pictures, whole, rows.one_class, every)
     variances = detections.variances(parts, rows.predicted)
     counted = rows.kept if bool(rows.kept.any()) else torch.ones_like(rows.kept)
     local, edges = _edge_noise(training, detections, pictures, rows, variants)
@@ -171,9 +146,9 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
         edges,
         names=training.detector.names,
         cells=training.detector.cells or (),
-        size=made.size,
+        size=training.size,
         mixed=training.mixed or held_out.mixed or training.size != held_out.size,
-        rows=int(made.queries.count.sum()),
+        rows=int(queries.count.sum()),
         settings=training.settings,
         held_scores=detections(variances[familiar]),
         held_pictures=pictures(pictures.variances(whole, rows.one_class)),

@@ -28,7 +28,7 @@ from .adapter import (
     with_background,
 )
 from .export import DetectorSource
-from .picture_pass import HeldOut, PicturePass, chunked
+from .picture_pass import HeldOut, PicturePass
 from .pictures import Pictures, as_pictures, finite_pictures, for_each
 from .scenes import SceneStream, as_scenes
 from .state import DetectorState, save_detector
@@ -141,7 +141,7 @@ class DetectionModel(FittedModel):
             detector = state.detector
             stream = SceneStream(scenes, detector, size=state.only_size, name="scenes")
             made = PicturePass(detector, state.settings, HeldOut(every=1, max_varied=0))
-            for chunk in chunked(stream.scenes()):
+            for chunk in stream.chunks():
                 made.include(chunk)
             rows = QueryRows.joined(made.held_out_rows)
             detected = rows.matched[rows.kept[rows.matched]]
