@@ -15,7 +15,6 @@ from torch import nn
 
 import trustgp
 from trustgp import logs
-from trustgp.plots import BLUE, INK, draw_band, figure
 from trustgp_experiments.datasets import simulate
 
 

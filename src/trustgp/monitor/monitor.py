@@ -63,11 +63,12 @@ class FrameHistory:
         recent = self._recent[:frames]
         counts = np.bincount(recent, minlength=len(self._statuses)).tolist()
         shares = {name: n / max(frames, 1) for name, n in zip(self._statuses, counts, strict=True)}
+        last = frames, MappingProxyType(shares)
         numbers = self._numbers[:frames][recent != len(self._statuses) - 1]
         if not len(numbers):
-            return Rolling(frames, MappingProxyType(shares), None, None, None, None)
+            return Rolling(*last, None, None, None, None)
         mean, top = torch.from_numpy(numbers.mean(axis=0)), torch.from_numpy(numbers.max(axis=0))
-        return Rolling(frames, MappingProxyType(shares), float(mean[0]), float(top[0]), mean[1:], top[1:])
+        return Rolling(*last, float(mean[0]), float(top[0]), mean[1:], top[1:])
 
 
 @dataclass(frozen=True)

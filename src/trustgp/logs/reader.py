@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ...data.user_warnings import warn_user
+from ..data.user_warnings import warn_user
 from .bags import BagReader
 from .joint_state import FIELDS, Clock, JointState, LogError, listed
 from .mcap_files import McapReader

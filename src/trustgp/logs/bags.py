@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from .joint_state import JointState, LogError
-from .mcap_files import MAX_RECORD_BYTES, checked, mcap_channels, mcap_messages, unpack
+from .mcap_files import MAX_RECORD_BYTES, McapReader, checked, unpack
 from .ros_types import needed, read_cdr
 
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
@@ -24,7 +24,7 @@ class BagReader:
     def __init__(self, path: Path) -> None:
         self.path, bags = path, needed("rosbags.rosbag2")
         try:
-            self.storage, self._mcap = _check_sizes(path)
+            self._mcap = _check_sizes(path)
             self._reader = bags.Reader(path)
             self._reader.open()
         except Exception as error:
@@ -54,8 +54,8 @@ class BagReader:
 
     def _content(self, file: Path) -> Iterator[tuple[str, int, Any]]:
         """(topic, time, data) of a file's messages, in their order."""
-        if self.storage == "mcap":
-            for channel, time, record in mcap_messages(file, self._mcap[file]):
+        if file in self._mcap:
+            for channel, time, record in self._mcap[file].messages():
                 yield channel.topic, time, record.data
             return
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
@@ -73,8 +73,8 @@ class BagReader:
         return read_cdr(time, checked(data, time, self.path), where=str(self.path))
 
 
-def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
-    """The storage, and each MCAP file's channels; rosbags unpacks without a bound, so sizes come first."""
+def _check_sizes(path: Path) -> dict[Path, McapReader]:
+    """The MCAP files, each read once; rosbags unpacks without a bound, so sizes come first."""
     described = path / DESCRIPTION
     if (size := described.stat().st_size) > MAX_DESCRIPTION_BYTES:
         raise LogError(f"{DESCRIPTION} has {size} bytes; at most {MAX_DESCRIPTION_BYTES} are read")
@@ -82,6 +82,7 @@ def _check_sizes(path: Path) -> tuple[str, dict[Path, Any]]:
     fields = needed("ruamel.yaml").YAML(typ="safe").load(text)["rosbag2_bagfile_information"]
     if str(fields.get("compression_mode")).lower() == "file":
         raise LogError("its files are compressed as a whole; unpack them with zstd -d and reindex the bag")
-    storage, names = fields["storage_identifier"], fields["relative_file_paths"]
-    files = [path / PurePath(name).name for name in names] if storage == "mcap" else []
-    return storage, {file: mcap_channels(file) for file in files}  # reads it all
+    if fields["storage_identifier"] != "mcap":
+        return {}
+    files = [path / PurePath(name).name for name in fields["relative_file_paths"]]
+    return {file: McapReader(file) for file in files}

@@ -93,38 +93,29 @@ def unpack(packed: bytes, compression: str, limit: int) -> bytes:
     return data
 
 
-def mcap_channels(path: Path) -> dict[int, Any]:
-    """By number: the channel's record, with its `schema` (or None) and `msgtype`, its messages' type."""
-    schemas, channels = {}, {}
-    for record in mcap_records(path, "Schema", "Channel"):  # of the whole file: one may come late
-        table = schemas if type(record).__name__ == "Schema" else channels
-        if table.setdefault(record.id, record) != record:
-            kind = type(record).__name__.lower()
-            raise LogError(f"{path}: damaged, two {kind}s have the number {record.id}.")
-    for number, record in channels.items():
-        schema = schemas.get(record.schema_id)
-        kind = ROS_TYPE if record.message_encoding == JSON else getattr(schema, "name", "")  # JSON: any name
-        channels[number] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
-    return channels
-
-
-def mcap_messages(path: Path, channels: dict[int, Any]) -> Iterator[tuple[Any, int, Any]]:
-    """(channel, time in nanoseconds, record), in the order of the file."""
-    for record in mcap_records(path, "Message"):
-        if record.channel_id not in channels:
-            raise LogError(f"{path}: damaged, a message names channel {record.channel_id}, which is missing.")
-        yield channels[record.channel_id], record.log_time, record
-
-
 class McapReader:
     """The messages of a file, in their order."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._channels = path, mcap_channels(path)
-        self.channels = list(self._channels.values())
+        self.path, schemas, channels = path, {}, {}
+        for record in mcap_records(path, "Schema", "Channel"):  # of the whole file: one may come late
+            kind = type(record).__name__
+            table = schemas if kind == "Schema" else channels
+            if table.setdefault(record.id, record) != record:
+                raise LogError(f"{path}: damaged, two {kind.lower()}s have the number {record.id}.")
+        for number, record in channels.items():
+            schema = getattr(schemas.get(record.schema_id), "name", "")
+            kind = ROS_TYPE if record.message_encoding == JSON else schema  # JSON: any name
+            channels[number] = SimpleNamespace(**vars(record), msgtype=kind)
+        self._channels, self.channels = channels, list(channels.values())
 
     def messages(self) -> Iterator[tuple[Any, int, Any]]:
-        return mcap_messages(self.path, self._channels)
+        """(channel, time in nanoseconds, record), in the order of the file."""
+        for record in mcap_records(self.path, "Message"):
+            if record.channel_id not in self._channels:
+                missing = f"channel {record.channel_id}, which is missing"
+                raise LogError(f"{self.path}: damaged, a message names {missing}.")
+            yield self._channels[record.channel_id], record.log_time, record
 
     def state(self, channel: Any, time: int, data: Any) -> JointState:
         """The joint state in a message, in JSON or CDR."""

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from ...data.user_warnings import optional_package
+from ..data.user_warnings import optional_package
 from .joint_state import FIELDS, JointState, LogError
 
 ROS_TYPE = "sensor_msgs/msg/JointState"
