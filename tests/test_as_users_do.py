@@ -137,13 +137,7 @@ def test_09_gradient_boosting():
     assert "no gradients" in repr(model.network)
 
 
-def test_10_save_and_load(model, network, tmp_path):
-    model.save(tmp_path / "arm.trustgp")
-    again = trustgp.load(tmp_path / "arm.trustgp", network)
-    assert torch.equal(again.predict(X[TEST]).std, model.predict(X[TEST]).std)
-
-
-def test_11_onnx(model, tmp_path):
+def test_10_onnx(model, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason='not installed: pip install "trustgp[export]"')
     trustgp.export_onnx(model, tmp_path / "arm.onnx", X[:3])
     session = runtime.InferenceSession(str(tmp_path / "arm.onnx"), providers=["CPUExecutionProvider"])
@@ -151,7 +145,7 @@ def test_11_onnx(model, tmp_path):
     np.testing.assert_allclose(variance, model.predict(X[TEST]).variance.numpy(), rtol=1e-3)
 
 
-def test_12_is_it_calibrated(model, tmp_path):
+def test_11_is_it_calibrated(model, tmp_path):
     scores = trustgp.evaluate(model, (X[TEST], Y[TEST]))
     assert "inside the 95 % interval" in str(scores)
     pytest.importorskip("matplotlib", reason='not installed: pip install "trustgp[plots]"')
@@ -159,15 +153,7 @@ def test_12_is_it_calibrated(model, tmp_path):
     assert (tmp_path / "scores.png").stat().st_size > 1000
 
 
-def test_13_a_monitor_over_a_log(model):
-    monitor = trustgp.Monitor(model)
-    statuses = [monitor(frame).status for frame in X[TEST]]
-    assert statuses.count("ok") > 80
-    assert monitor(np.full(3, 50.0)).status == "novel"
-    assert monitor(np.full(3, np.nan)).status == "invalid input"
-
-
-def test_14_new_rows(network):
+def test_12_new_rows(network):
     model = trustgp.fit(network, (X[:100], Y[:100]), progress=False)
     before = model.predict(X[TEST]).epistemic.mean()
     model.update((X[100:200], Y[100:200]), progress=False)
@@ -175,7 +161,7 @@ def test_14_new_rows(network):
     assert covered(model.predict(X[TEST])) > 0.85
 
 
-def test_15_several_labels():
+def test_13_several_labels():
     several = np.stack([X[:, 0] > 0, X[:, 1] > 0.5], axis=1).astype(np.float32)
     network = trained(2, several, nn.functional.binary_cross_entropy_with_logits)
     rows = {"validation": (X[HELD], several[HELD]), "likelihood": "multilabel", "progress": False}
@@ -195,7 +181,7 @@ class Text(nn.Module):
         return SimpleNamespace(logits=self.head((self.embedding(input_ids) * weights).sum(dim=1)), loss=None)
 
 
-def test_16_a_text_classifier():
+def test_14_a_text_classifier():
     torch.manual_seed(0)
     tokens, mask = torch.randint(0, 20, (200, 6)), torch.arange(6) < torch.randint(2, 7, (200, 1))
     labels = ((tokens < 10) * mask).sum(dim=1).gt(mask.sum(dim=1) / 2).long()
@@ -222,7 +208,7 @@ class Recurrent(nn.Module):
         return self.head(self.layer(steps)[0])
 
 
-def test_17_sequences_and_segmentation():
+def test_15_sequences_and_segmentation():
     torch.manual_seed(0)
     steps, images = torch.randn(100, 5, 2), torch.randn(40, 1, 8, 8)
     path, labels = steps[..., :1].cumsum(dim=1).sin(), (images[:, 0] > 0).long()

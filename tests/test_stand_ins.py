@@ -149,28 +149,6 @@ def test_a_file_without_names_needs_the_joints(ros, arm, monkeypatch):
     assert node.TorqueNode().joints == JOINTS
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("rclpy") is None, reason="rclpy is not installed: it is part of ROS 2."
-)
-def test_the_node_runs_in_ros(arm):
-    import rclpy
-    from rclpy.parameter import Parameter
-    from sensor_msgs.msg import JointState
-
-    rclpy.init()
-    try:
-        node = example("ros2_node").TorqueNode(parameter_overrides=[Parameter("file", value=arm[2])])
-        answers: list[Any] = []
-        node.create_subscription(JointState, "~/torque", answers.append, 10)
-        sender = node.create_publisher(JointState, "joint_states", 10)
-        for _ in range(50):
-            sender.publish(JointState(name=JOINTS, position=[0.1, 0.2], velocity=[0.0, 0.0]))
-            rclpy.spin_once(node, timeout_sec=0.1)
-        assert answers[0].name == JOINTS
-    finally:
-        rclpy.try_shutdown()
-
-
 class Trainer:
     """One pass of Lightning's training loop."""
 

@@ -85,7 +85,7 @@ def test_constant_features_have_a_finite_variance():
 def test_novelty_is_the_mean_exponent_of_tail_shares_among_familiar_rows():
     (seen, kinds), (held_out, held_kinds) = rows(60), rows(40, seed=1)
     parts, sums = (held_out, held_out[:, :2]), [sums_of(part, kinds, 3) for part in (seen, seen[:, :2])]
-    familiar = torch.arange(0, 40, 2)
+    familiar = torch.arange(40) % 2 == 0
     pool = FeaturePool.fit(sums, parts, held_kinds, familiar)
     variances = pool.variances(parts, held_kinds)
     for column, (own, part) in enumerate(zip(sums, parts, strict=True)):
@@ -108,7 +108,7 @@ def test_novelty_is_the_mean_exponent_of_tail_shares_among_familiar_rows():
 def test_a_kind_of_features_without_numbers_is_left_out():
     (seen, kinds), (held_out, held_kinds) = rows(60), rows(40, seed=1)
     sums, parts = [sums_of(part, kinds, 3) for part in (seen, seen[:, :0])], (held_out, held_out[:, :0])
-    pool = FeaturePool.fit(sums, parts, held_kinds, torch.arange(40))
+    pool = FeaturePool.fit(sums, parts, held_kinds, torch.ones(40, dtype=torch.bool))
     assert pool.variances(parts, held_kinds).shape == (40, 1)
 
 

@@ -152,7 +152,7 @@ class FeaturePool:
         cls, sums: Sequence[ClassMoments], held_out: Sequence[Tensor], labels: Tensor, familiar: Tensor
     ) -> FeaturePool:
         """From sums of training rows and held-out rows with features [k, d] of each kind; `familiar`: those,
-        int64, whose tail shares count. Kinds of width 0 are left out."""
+        bool [k], whose tail shares count. Kinds of width 0 are left out."""
         pairs = [(own, rows) for own, rows in zip(sums, held_out, strict=True) if rows.shape[1]]
         pool = cls(tuple(ClassGaussians.fit(*pair, labels) for pair in pairs), torch.zeros(0))
         variances = pool.variances([rows[familiar] for _, rows in pairs], labels[familiar])

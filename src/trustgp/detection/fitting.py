@@ -126,13 +126,11 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     """Gaussians of the training features, and the calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
     queries, inside, *of_pictures = training.moments
-    matched = rows.matched
-    familiar = matched[rows.kept[matched]] if bool(rows.kept[matched].any()) else matched
-    parts = (rows.features, rows.inside)
-    place = torch.full((len(rows.labels),), -1).scatter(0, matched, torch.arange(len(matched)))
-    matching = ([part[matched] for part in parts], rows.predicted[matched], place[familiar])
-    detections = FeaturePool.fit((queries, inside), *matching)
-    whole, every = (rows.pictures, rows.cells), torch.arange(len(rows.pictures))
+    matched, parts = rows.matched, (rows.features, rows.inside)
+    detected = rows.kept[matched] if bool(rows.kept[matched].any()) else torch.ones_like(rows.kept[matched])
+    own = [part[matched] for part in parts]
+    detections = FeaturePool.fit((queries, inside), own, rows.predicted[matched], detected)
+    whole, every = (rows.pictures, rows.cells), torch.ones(len(rows.pictures), dtype=torch.bool)
     pictures = FeaturePool.fit(of_pictures, whole, rows.one_class, every)
     variances = detections.variances(parts, rows.predicted)
     counted = rows.kept if bool(rows.kept.any()) else torch.ones_like(rows.kept)
@@ -150,7 +148,7 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
         mixed=training.mixed or held_out.mixed or training.size != held_out.size,
         rows=int(queries.count.sum()),
         settings=training.settings,
-        held_scores=detections(variances[familiar]),
+        held_scores=detections(variances[matched[detected]]),
         held_pictures=pictures(pictures.variances(whole, rows.one_class)),
     )
 
