@@ -48,9 +48,9 @@ with open("recorded.mcap", "wb") as file:
     writer.finish()
 
 # %%
-# **A verdict for each message.**
+# **Judge it**, one message after another.
 monitor = trustgp.Monitor(model)
-messages = logs.joint_states("recorded.mcap", joints=joints, needs=("position", "velocity"))
+messages = logs.joint_states("recorded.mcap", joints=joints)
 verdicts = [monitor(np.concatenate([state.position, state.velocity])) for state in messages]
 print(len(verdicts), "messages:", {k: f"{share:.0%}" for k, share in monitor.summary()["shares"].items()})
 

@@ -1,11 +1,10 @@
-"""The monitor: verdicts, hysteresis, rolling statistics, and a sensor's faults."""
+"""The monitor: verdicts, hysteresis, and a sensor's faults."""
 
 import copy
 import json
 import pickle
 import re
 import weakref
-from collections import deque
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from blobs import fit as fit_blobs
 from many import each
 
 import trustgp
-from trustgp.monitor.monitor import STATUSES
 from trustgp.monitor.readings import joint_limit
 
 
@@ -183,34 +181,13 @@ def test_integers_are_numbers_and_one_number_is_a_row(model):
         assert monitor(frame).mean.tolist() == [0.25]
 
 
-def test_rolling_statistics_equal_a_plain_recomputation_over_many_frames():
-    draw = np.random.default_rng(0)
-    monitor, last = scripted(0.8, window=37, std=5.0, patience=2), deque(maxlen=37)
-    for number in range(500):
-        frame = draw.random(3) * draw.choice([1e-6, 1.0, 1e12], p=[0.1, 0.8, 0.1])
-        frame = np.full(3, np.nan) if draw.random() < 0.2 else frame
-        verdict = monitor(frame)
-        last.append((verdict.status, frame))
-        if number >= 100 and number % 37:
-            continue
-        rolling, valid = verdict.rolling, np.array([f for status, f in last if status != "invalid input"])
-        shares = {name: sum(status == name for status, _ in last) / len(last) for name in STATUSES}
-        assert rolling.frames == len(last)
-        assert rolling.shares == pytest.approx(shares, rel=1e-12)
-        for mean, std, expected in [
-            (rolling.score_mean, rolling.std_mean, valid.mean(axis=0)),
-            (rolling.score_max, rolling.std_max, valid.max(axis=0)),
-        ]:
-            np.testing.assert_allclose([mean, *std], expected, rtol=1e-10)
-
-
 def test_memory_does_not_grow_with_the_frames():
-    monitor, sizes, references = scripted(window=50, std=1.0), [], []
+    monitor, sizes, references = scripted(std=1.0), [], []
     frames = [np.array([0.6, 0.5]), np.array([0.1, 2.0]), np.array([np.nan, 0.0])]
     for count in (120, 600):
         for number in range(count):
             verdict = monitor(frames[number % 3])
-            parts = (verdict, verdict.rolling, verdict.mean, verdict.std)
+            parts = (verdict, verdict.mean, verdict.std)
             references += [weakref.ref(part) for part in parts if part is not None]
         del verdict, parts
         sizes.append(len(pickle.dumps(monitor)))
@@ -278,7 +255,6 @@ def test_the_summary_counts_frames_and_episodes():
 @each(
     ("options", "match"),
     [
-        ({"window": 0}, "window=0"),
         ({"patience": 0}, "patience=0"),
         ({"leave": 0.0}, "leave=0"),
         ({"threshold": float("nan")}, "threshold=nan"),

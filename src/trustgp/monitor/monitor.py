@@ -1,11 +1,8 @@
 """Verdicts on a model's predictions, frame by frame."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,67 +15,29 @@ STATUSES: tuple[str, ...] = ("ok", "uncertain", "novel", "invalid input")
 OK, UNCERTAIN, NOVEL, INVALID = STATUSES
 
 
-@dataclass(frozen=True)
-class Rolling:
-    """Statistics of the last frames; numbers are those of valid frames, None where there is none."""
-
-    frames: int  # their number, at most the window
-    shares: Mapping[str, float]  # of each status among them
-    score_mean: float | None  # of the novelty score
-    score_max: float | None
-    std_mean: Tensor | None  # of the standard deviation, float64, [C]
-    std_max: Tensor | None
-
-
+@dataclass
 class FrameHistory:
-    """Counts of all frames, statistics of the last `size`; the last status is that of an invalid frame."""
+    """Counts of the frames since the last reset."""
 
-    def __init__(self, size: int, statuses: Sequence[str]) -> None:
-        self._size, self._statuses = size, tuple(statuses)
-        # rings: the status of each of the last frames, and score and std of each output, [size, 1 + C]
-        self._recent, self._numbers = np.zeros(size, dtype=np.int64), np.zeros((size, 0))
-        self.frames, self.last = 0, ""
-        self.counts = dict.fromkeys(self._statuses, 0)
-        self.episodes = dict.fromkeys(self._statuses, 0)  # runs of frames of one status
-        self.largest_score: float | None = None
+    frames: int = 0
+    last: str = ""  # status
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))
+    episodes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))  # runs of one status
+    largest_score: float | None = None
 
-    def add(self, status: str, numbers: np.ndarray | None) -> None:
-        """One frame: its status, and score and std of each output [1 + C]; None: it is invalid."""
-        place = self.frames % self._size
-        self._recent[place] = self._statuses.index(status)
-        if numbers is not None:
-            if not self._numbers.shape[1]:  # the first valid frame defines the number of outputs
-                self._numbers = np.zeros((self._size, len(numbers)))
-            self._numbers[place] = numbers
-            score = float(numbers[0])
+    def add(self, status: str, score: float | None) -> None:
+        """One frame; the score of an invalid one is None."""
+        if score is not None:
             self.largest_score = score if self.largest_score is None else max(self.largest_score, score)
         self.frames += 1
         self.counts[status] += 1
         self.episodes[status] += status != self.last
         self.last = status
 
-    def statistics(self) -> Rolling:
-        """Of the last frames."""
-        frames = min(self.frames, self._size)
-        recent = self._recent[:frames]
-        counts = np.bincount(recent, minlength=len(self._statuses)).tolist()
-        shares = {name: n / max(frames, 1) for name, n in zip(self._statuses, counts, strict=True)}
-        last = frames, MappingProxyType(shares)
-        numbers = self._numbers[:frames][recent != len(self._statuses) - 1]
-        if not len(numbers):
-            return Rolling(*last, None, None, None, None)
-        mean, top = torch.from_numpy(numbers.mean(axis=0)), torch.from_numpy(numbers.max(axis=0))
-        return Rolling(*last, float(mean[0]), float(top[0]), mean[1:], top[1:])
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one frame; of an invalid frame only `status`, `frame`, `reason` and `rolling`.
-
-    Examples:
-        >>> verdict = trustgp.Monitor(model)(inputs[0])
-        >>> fall_back = verdict.status != "ok"
-    """
+    """The verdict on one frame; of an invalid frame only `status`, `frame` and `reason`."""
 
     status: str  # "ok", "uncertain", "novel" or "invalid input"
     frame: int  # its number since the last reset, from 0
@@ -89,7 +48,6 @@ class Verdict:
     expert: tuple[int, ...] | None = None  # that predicted, one number for each kernel
     reason: str = ""  # why the frame is invalid; empty: it is valid
     quiet: int | None = None  # quiet frames in a row, of `patience` that end the alarm; None: no alarm
-    rolling: Rolling = field(kw_only=True)  # statistics of the last frames, this one included
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite numbers are None."""
@@ -133,7 +91,6 @@ class Monitor:
             `PredictionSource`.
         threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the held-out
             rows of the fit, for `false_alarm`.
-        window: Frames of the rolling statistics.
         std: The largest acceptable standard deviation, in the units of the outputs: a number, or one for
             each output. None: exceeded by the share `false_alarm` of the held-out rows, if the model still
             has them (after a fit, not after loading) or `rows` are given, else no limit.
@@ -158,7 +115,6 @@ class Monitor:
         self,
         model: UncertaintyModel | PredictionSource | Any,
         threshold: float | None = None,
-        window: int = 100,
         *,
         std: Any = None,
         confidence: float | None = None,
@@ -167,12 +123,12 @@ class Monitor:
         leave: float = 0.8,
         patience: int = 5,
     ) -> None:
-        if window < 1 or patience < 1:
-            raise ValueError(f"window={window}, patience={patience}; both must be at least 1.")
+        if patience < 1:
+            raise ValueError(f"patience={patience}; it must be at least 1.")
         if not 0.0 < leave <= 1.0:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
         model = getattr(model, "watch", lambda: model)()  # of a detector
-        self.model, self.window, self.leave, self.patience = model, int(window), float(leave), int(patience)
+        self.model, self.leave, self.patience = model, float(leave), int(patience)
         limit = given_limit(std, confidence)
         self.threshold, self.limit = find_limits(model, threshold, limit, rows, false_alarm)
         self._read = FrameReader(model)
@@ -181,7 +137,7 @@ class Monitor:
     def reset(self) -> None:
         """Forget all frames: no alarm, no statistics. The form of the frames is kept."""
         self._novel, self._uncertain = Latch(self.patience), Latch(self.patience)
-        self._history = FrameHistory(self.window, STATUSES)
+        self._history = FrameHistory()
 
     @cpu_default()
     def __call__(self, frame: Any) -> Verdict:
@@ -202,7 +158,7 @@ class Monitor:
         expert = None if reading.expert is None else tuple(reading.expert[0].tolist())
         quiet = (self._novel if status == NOVEL else self._uncertain).quiet
         fields = {"mean": reading.mean[0], "std": std, "novelty": float(reading.novelty[0]), "score": score}
-        return self._verdict(status, np.array([score, *std.tolist()]), **fields, expert=expert, quiet=quiet)
+        return self._verdict(status, **fields, expert=expert, quiet=quiet)
 
     def summary(self) -> dict[str, Any]:
         """Statistics since the last reset: plain values."""
@@ -214,12 +170,11 @@ class Monitor:
             "largest_score": past.largest_score,
             "threshold": self.threshold,
             "limit": None if self.limit is None else self.limit.tolist(),
-            "window": plain(past.statistics(), infinite=lambda _: None),
         }
 
     def __repr__(self) -> str:
         limit = "none" if self.limit is None else ", ".join(f"{value:.4g}" for value in self.limit.tolist())
-        options = f"window={self.window}, leave={self.leave:g}, patience={self.patience}"
+        options = f"leave={self.leave:g}, patience={self.patience}"
         now = f"frames={self._history.frames}, status={self._history.last or 'none'!r}"
         return f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], {options}, {now})"
 
@@ -227,8 +182,8 @@ class Monitor:
         """An invalid frame is not a quiet one: active alarms restart."""
         self._novel(above=False, quiet=False)
         self._uncertain(above=False, quiet=False)
-        return self._verdict(INVALID, None, reason=reason)
+        return self._verdict(INVALID, reason=reason)
 
-    def _verdict(self, status: str, numbers: np.ndarray | None, **fields: Any) -> Verdict:
-        self._history.add(status, numbers)
-        return Verdict(status, self._history.frames - 1, **fields, rolling=self._history.statistics())
+    def _verdict(self, status: str, **fields: Any) -> Verdict:
+        self._history.add(status, fields.get("score"))
+        return Verdict(status, self._history.frames - 1, **fields)
