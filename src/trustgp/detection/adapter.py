@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -254,8 +255,11 @@ class QueryRows:
 
     @classmethod
     def joined(cls, parts: Sequence[QueryRows]) -> QueryRows:
-        """All of them."""
-        return cls(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+        """All of them, with the pictures numbered in this order."""
+        table = {one.name: torch.cat([getattr(part, one.name) for part in parts]) for one in fields(cls)}
+        starts = accumulate((len(part.pictures) for part in parts), initial=0)
+        numbers = [part.picture + start for part, start in zip(parts, starts, strict=False)]
+        return cls(**{**table, "picture": torch.cat(numbers)})
 
     @property
     def predicted(self) -> Tensor:
@@ -330,9 +334,9 @@ def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: fl
 
 
 def labelled_rows(
-    detector: Detector, images: Tensor, targets: Sequence[BoxTargets], settings: Detection, *, first: int = 0
+    detector: Detector, images: Tensor, targets: Sequence[BoxTargets], settings: Detection
 ) -> QueryRows:
-    """Queries that match a target, and detections that match none; `first` is the first picture's index."""
+    """Queries that match a target, and detections that match none."""
     outputs, parts = detector(images), []
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
@@ -353,5 +357,5 @@ def labelled_rows(
     place = image.to(outputs.logits.device), every.to(outputs.logits.device)
     features, logits = outputs.features[place], with_background(outputs.logits[place], detector.labels)
     pictures, cells = outputs.features.mean(dim=1).cpu(), outputs.cells.mean(dim=(1, 2)).cpu()
-    own = features.cpu(), logits.cpu(), image + first, errors, labels, counts, pictures
+    own = features.cpu(), logits.cpu(), image, errors, labels, counts, pictures
     return QueryRows(*own, mean_inside(outputs, *place).cpu(), cells, outputs.boxes[place].cpu())

@@ -33,12 +33,13 @@ class CocoPicture:
     labels: Tensor  # classes, int64, [k]
 
 
+@dataclass(frozen=True, eq=False)
 class CocoScenes(Dataset):
     """Pairs (picture, BoxTargets) of a COCO file, read on access; made by `coco_scenes`."""
 
-    def __init__(self, pictures: Sequence[CocoPicture], classes: Sequence[Any], prepare: Prepare) -> None:
-        self.pictures, self.prepare = tuple(pictures), prepare
-        self.classes: tuple[tuple[int, str], ...] = tuple(classes)  # number and name
+    pictures: Sequence[CocoPicture]
+    classes: Sequence[tuple[int, str]]  # number and name
+    prepare: Prepare
 
     def __len__(self) -> int:
         return len(self.pictures)

@@ -105,15 +105,13 @@ class PicturePass:
         self.sample = (self.sample or start).include(*more)
 
     def _hold_out(self, batch: Sequence[Scene]) -> None:
-        images = torch.stack([one.image for one in batch])
-        self.held_out_rows.append(self._rows(batch, images, self.held_out_rows))
-        varied = [one for one in batch if self.held_out.varied(one.index)]
-        for images in photometric_variants(torch.stack([one.image for one in varied])) if varied else ():
-            self.variant_rows.append(self._rows(varied, images, self.variant_rows))
+        self.held_out_rows.append(self._rows(batch, torch.stack([one.image for one in batch])))
+        if varied := [one for one in batch if self.held_out.varied(one.index)]:
+            variants = photometric_variants(torch.stack([one.image for one in varied]))
+            self.variant_rows += [self._rows(varied, images) for images in variants]
 
-    def _rows(self, batch: Sequence[Scene], images: Tensor, before: Sequence[QueryRows] = ()) -> QueryRows:
-        targets, first = [one.targets for one in batch], sum(len(part.pictures) for part in before)
-        return labelled_rows(self.detector, images, targets, self.settings, first=first)
+    def _rows(self, batch: Sequence[Scene], images: Tensor) -> QueryRows:
+        return labelled_rows(self.detector, images, [one.targets for one in batch], self.settings)
 
 
 def photometric_variants(images: Tensor) -> list[Tensor]:
