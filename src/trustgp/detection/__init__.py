@@ -5,12 +5,12 @@ from ..likelihoods.detections import Detections
 from .adapter import Adapter, Detection
 from .coco import coco_scenes
 from .fitting import fit
-from .model import DetectionModel, to_supervision
+from .model import DetectionModel
 from .pictures import BoxTargets
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # fit and use
     "fit", "Adapter", "Detection", "DetectionModel", "DetectionRunner", "Detections",
-    # data, and detections for other packages
-    "BoxTargets", "coco_scenes", "to_supervision",
+    # data
+    "BoxTargets", "coco_scenes",
 ]  # fmt: skip

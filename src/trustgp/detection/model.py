@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..data.quantities import size_text
 from ..data.torch_modes import cpu_default
-from ..data.user_warnings import optional_package
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detections import Detections
@@ -161,18 +160,3 @@ class DetectionModel(FittedModel):
             "calibration": held_out,
         }
         return "\n".join([type(self).__name__, *(f"  {name}: {fact}" for name, fact in facts.items())])
-
-
-def to_supervision(detections: Detections) -> Any:
-    """The detections of a picture as `supervision.Detections`, for its annotators, trackers and metrics.
-
-    Boxes, labels and confidence are the detector's own; `data` holds "novelty" [k] and "std" [k, 4], that of
-    each edge in pixels. It needs `pip install "trustgp[supervision]"`.
-
-    Examples:
-        >>> annotated = trustgp.detection.to_supervision(detections.predict(pictures)[0])
-    """
-    missing = 'supervision is not installed; try: pip install "trustgp[supervision]"'
-    own, supervision = detections.numpy(), optional_package("supervision", missing)
-    boxes = {"xyxy": own["boxes"], "confidence": own["confidence"], "class_id": own["labels"]}
-    return supervision.Detections(**boxes, data={"novelty": own["novelty"], "std": own["std"]})
