@@ -37,22 +37,14 @@ def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tupl
     return answers
 
 
-def witness_nearby(table: dict[str, Tensor], inputs: Tensor, groups: Tensor | None = None) -> tuple:
-    """Distance to the furthest of the p nearest rows, and the mean squared left-out error of the nearest 32
-    (or p); with groups, the inputs are the training rows, and their own group is left out."""
+def witness_nearby(table: dict[str, Tensor], inputs: Tensor, groups: Tensor) -> tuple:
+    """`nearby` of the training rows, each without its own group."""
     arrays, answers = {name: value.double().numpy() for name, value in table.items()}, []
-    p, points, rows = int(table["neighbours"]), arrays["points"].tolist(), table["rows"].tolist()
-    for number, x in enumerate(inputs.double().numpy()):
-        point = ((x - arrays["offset"]) / arrays["spread"]).tolist()
-        cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
-        first = int(arrays["sizes"][:cell].sum())
-        seen = range(first, first + int(arrays["sizes"][cell]))
-        if groups is not None:
-            seen = [place for place in seen if groups[rows[place]] != groups[number]]
-        away = {place: math.dist(point, points[place]) for place in seen}
-        tie = 1e-9 * float(table["length"])
-        nearest = sorted(seen, key=lambda place: away[place] + tie * (place - first))
-        answers.append((away[nearest[:p][-1]], arrays["errors"][nearest[: max(p, 32)]].mean(axis=0)))
+    group = groups[table["rows"]]
+    for own, x in zip(groups, inputs.double().numpy(), strict=True):
+        point = (x - arrays["offset"]) / arrays["spread"]
+        _, places = _cell(arrays, point)
+        answers.append(nearby(arrays, point, places[(group[places] != own).numpy()]))
     return tuple(torch.from_numpy(np.stack(values)) for values in zip(*answers, strict=True))
 
 
@@ -72,18 +64,24 @@ def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
 
 def _row(arrays: dict, point: np.ndarray) -> tuple:
     """Mean [C], variance [C], novelty, distance and noise [C] of one scaled point."""
-    cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
-    first = int(arrays["sizes"][:cell].sum())
-    places = np.arange(first, first + int(arrays["sizes"][cell]))
+    cell, places = _cell(arrays, point)
     mean, novelty = _process(arrays, point, places)
     variance = np.maximum(arrays["level"][cell] * (novelty + arrays["ratio"]), arrays["floor"])
     return arrays["centre"][cell] + mean, variance, novelty, *nearby(arrays, point, places)
 
 
+def _cell(arrays: dict, point: np.ndarray) -> tuple[int, np.ndarray]:
+    """The nearest cell of a scaled point, and the places of its rows."""
+    cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
+    first = int(arrays["sizes"][:cell].sum())
+    return cell, np.arange(first, first + int(arrays["sizes"][cell]))
+
+
 def nearby(arrays: dict, point: np.ndarray, places: np.ndarray) -> tuple[float, np.ndarray]:
     """Distance to the furthest neighbour, and mean squared error of the 32 nearest rows or more [C]."""
     distances, p = np.linalg.norm(arrays["points"][places] - point, axis=1), int(arrays["neighbours"])
-    order = np.argsort(distances, kind="stable")
+    tie = 1e-9 * float(arrays["length"])  # rounding does not order rows that are equally far
+    order = np.argsort(distances + tie * np.arange(len(places)), kind="stable")
     errors = arrays["errors"][places[order[: max(32, p)]]]
     return float(distances[order[:p]].max(initial=0.0)), errors.mean(axis=0)
 
