@@ -43,7 +43,7 @@ def test_no_scales_nearby_are_likelier():
         return -student.logpdf(given[0].numpy(), float(own[-1]), scale=scale).mean()
 
     own = (noise.level, noise.growth, noise.picture, noise.local, noise.df)
-    assert float(noise.loss(given)) == pytest.approx(best := loss(*own), rel=1e-12)
+    assert noise.loss(given) == pytest.approx(best := loss(*own), rel=1e-12)
     for place in (0, 3, 4):
         for factor in (0.95, 1.05):
             assert loss(*(part * factor if i == place else part for i, part in enumerate(own))) > best

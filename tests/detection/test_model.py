@@ -79,8 +79,9 @@ def test_other_outputs_with_the_same_weights_are_refused(fitted, tmp_path, monke
 def test_the_threshold_is_a_quantile_of_held_out_detections_that_match_a_target(fitted):
     network, model = fitted
     adapter = model.settings.adapter
-    images, targets = noise_scenes(network, 24, 2, adapter)  # the validation pictures of the fit
-    threshold = model.threshold(false_alarm=0.2)
+    images, targets = noise_scenes(network, 24, 2, adapter)
+    threshold = model.threshold((images, targets), false_alarm=0.2)
+    assert threshold == pytest.approx(model.threshold(false_alarm=0.2), rel=1e-4)  # of the fit's own
     scores = []
     each = zip(model.predict(images), targets, *outputs_of(network, images), strict=True)
     for detections, true, chances, boxes in each:
@@ -108,6 +109,8 @@ def test_a_threshold_needs_held_out_detections(fitted):
     with pytest.raises(ValueError, match="held-out rows, and there are"):
         model.threshold(false_alarm=0.001)
     assert model.novelty_threshold is None
+    with pytest.raises(ValueError, match=r"scenes: pictures are \(32, 32\)"):
+        model.threshold((torch.zeros(1, 3, 32, 32), [[]]))
 
 
 def test_a_monitor_judges_pictures(alarmed):

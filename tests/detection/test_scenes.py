@@ -42,6 +42,7 @@ TARGETS = {
     },
     "coco": annotations(),
     "coco, crowd": annotations(crowd=True),
+    "coco, target": {"image_id": 9, "annotations": annotations()},
 }  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def test_every_kind_of_targets_gives_the_same_corners_in_pixels(kind):
 def test_a_picture_may_have_no_objects_and_a_small_one_boxes_of_a_pixel():
     none = {"boxes": torch.zeros(0, 4)}
     sized = {**none, "class_labels": torch.zeros(0), "size": torch.tensor([60, 80])}
-    for empty in ([], {**none, "labels": []}, sized):
+    for empty in ([], {"annotations": []}, {**none, "labels": []}, sized):
         _, (first, _) = scenes((IMAGES, [empty, TARGETS["BoxTargets"]]))
         assert (first.boxes.shape, first.labels.shape) == ((0, 4), (0,))
     _, (one,) = scenes((torch.zeros(1, 3, 8, 8), [{"boxes": [[0.0, 0.0, 1.0, 1.0]], "labels": [0]}]))

@@ -8,7 +8,7 @@ Forward hooks find both during a pass, so that no detector need be listed by nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
@@ -74,14 +74,6 @@ class DetectorOutputs:
     cells: Tensor  # of the picture, [n, height, width, D]; D = 0: there are none
 
 
-def _first_output(output: Any) -> Any:
-    return output[0] if isinstance(output, (tuple, list)) and output else output
-
-
-def _shape(output: Any) -> tuple[int, ...]:
-    return tuple(output.shape) if isinstance(output, Tensor) else ()
-
-
 class Detector:
     """A detector, with hooks on the modules that give the features of its queries."""
 
@@ -142,19 +134,17 @@ class Detector:
             return output.unflatten(1, tuple(shape))
         raise ValueError(f"Adapter(cells={self.cells!r}): no map, or no token for each of its cells.")
 
-    def _run(
-        self, images: Tensor, modules: Mapping[str, nn.Module], keep: Callable[[Any], Any] = _first_output
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Logits, boxes, and what to keep of the outputs of modules, by name, the last call last."""
+    def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Logits, boxes, and the outputs of modules by name, the last call last."""
         captured: dict[str, Any] = {}
 
-        def hook(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
+        def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
             captured.pop(name, None)  # the last call counts, and comes last
-            captured[name] = keep(output)
+            captured[name] = output[0] if isinstance(output, (tuple, list)) and output else output
 
         with ExitStack() as hooks:
             for name, module in modules.items():
-                hooks.enter_context(module.register_forward_hook(partial(hook, name)))
+                hooks.enter_context(module.register_forward_hook(partial(keep, name)))
             logits, boxes = _parse_outputs(self.network(images.to(self.place)))
         if logits.shape[-1] not in (self.labels, self.labels + 1):
             what = f"the detector gives {logits.shape[-1]} logits for {self.labels} classes"
@@ -163,8 +153,17 @@ class Detector:
 
     def _find_cells(self, pictures: Tensor) -> tuple[str, ...]:
         """The last normalisation of a pass whose output is a map, or has a token for each cell of one."""
-        logits, _, every = self._run(pictures, dict(self.network.named_modules()), _shape)
-        shapes = {name: s for name, s in every.items() if len(s) in (3, 4) and s[0] == len(pictures)}
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
+            if isinstance(output, Tensor) and len(output) == len(pictures) and output.ndim in (3, 4):
+                shapes.pop(name, None)
+                shapes[name] = tuple(output.shape)
+
+        with ExitStack() as hooks:
+            for name, module in self.network.named_modules():
+                hooks.enter_context(module.register_forward_hook(partial(keep, name)))
+            queries = _parse_outputs(self.network(pictures.to(self.place)))[0].shape[1]
         maps = {shape[2] * shape[3]: name for name, shape in shapes.items() if len(shape) == 4}
         for name, shape in reversed(shapes.items()):
             kind = type(self.network.get_submodule(name)).__name__.lower()
@@ -172,7 +171,7 @@ class Detector:
                 continue
             if len(shape) == 4:
                 return (name,)
-            if shape[1] in maps and shape[1] != logits.shape[1]:
+            if shape[1] in maps and shape[1] != queries:
                 return name, maps[shape[1]]
         return ()
 
@@ -320,6 +319,8 @@ def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: fl
     assignment by classes [Q, C] and boxes in pixels [Q, 4]; distances are over the side of the picture."""
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
+    if len(targets.labels) == 0:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     boxes, probabilities = boxes.detach().cpu().double(), probabilities.detach().cpu().double()
     true = targets.boxes.cpu().double()
     cost = (

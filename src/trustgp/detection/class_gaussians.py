@@ -281,10 +281,10 @@ class EdgeNoise:
         """The likeliest with these gamma and delta."""
         return _likeliest(held_out, (self.growth, self.picture))
 
-    def loss(self, held_out: EdgeErrors) -> Tensor:
-        """The mean negative log likelihood of an edge, in nats, a scalar."""
+    def loss(self, held_out: EdgeErrors) -> float:
+        """The mean negative log likelihood of an edge, in nats."""
         errors, *given = (part.detach().cpu().double() for part in held_out)
-        return -StudentT(self.df, 0.0, self.scale(*given), validate_args=False).log_prob(errors).mean()
+        return -float(StudentT(self.df, 0.0, self.scale(*given), validate_args=False).log_prob(errors).mean())
 
 
 def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
@@ -299,8 +299,12 @@ def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeN
         level = typical * (free[:4] - shift).exp()
         return EdgeNoise(level, growth, share, free[5], 2.0 + 4.0 * free[4].exp())
 
+    def loss(free: Tensor) -> Tensor:
+        scale = (noise := of(free)).scale(variance, picture, local)
+        return -StudentT(noise.df, 0.0, scale, validate_args=False).log_prob(errors).mean()
+
     extents = [(0.0, MAX_POWER)] * (3 if powers is None else 1)
-    return of(_best(lambda free: of(free).loss(given), [(-MAX_LOG, MAX_LOG)] * 5 + extents))
+    return of(_best(loss, [(-MAX_LOG, MAX_LOG)] * 5 + extents))
 
 
 def _best(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,14 +20,16 @@ from .adapter import (
     Detection,
     Detector,
     DetectorOutputs,
+    QueryRows,
     kept,
     mean_inside,
     probabilities,
     with_background,
 )
 from .export import DetectorSource
+from .picture_pass import HeldOut, PicturePass
 from .pictures import Pictures, as_pictures, finite_pictures, for_each
-from .scenes import as_scenes
+from .scenes import SceneStream, as_scenes
 from .state import DetectorState, save_detector
 
 
@@ -118,17 +121,36 @@ class DetectionModel(FittedModel):
         each = zip(parts, torch.isfinite(sums).tolist(), novelty, strict=True)
         return [Detections(*part, valid=valid, picture_novelty=new, **shared) for part, valid, new in each]
 
-    def threshold(self, *, false_alarm: float = 0.01) -> float:
-        """Fit the novelty threshold that `is_novel` uses from now on, to the held-out pictures of the fit.
+    @torch.no_grad()
+    @cpu_default()
+    def threshold(self, scenes: Any = None, *, false_alarm: float = 0.01) -> float:
+        """Fit the novelty threshold that `is_novel` uses from now on.
 
-        A new detection that matches a target like theirs lies above it with probability `false_alarm` at
-        most; a picture has a threshold of its own, where there are enough of them. Both are saved with the
-        model.
+        A new detection that matches a target like those it is fitted to lies above it with probability
+        `false_alarm` at most; a picture has a threshold of its own, where there are enough of them. Both are
+        saved with the model.
 
         Args:
+            scenes: Familiar pictures and their targets, as for `trustgp.detection.fit`, used neither to train
+                the detector nor for the fit. None: the `validation` of the fit.
             false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 detections that match a target.
         """
-        return self._with_threshold(self.held_scores, false_alarm)
+        state, scores = self.state, self.held_scores
+        if scenes is not None:
+            detector = state.detector
+            stream = SceneStream(scenes, detector, size=state.only_size, name="scenes")
+            made = PicturePass(detector, state.settings, HeldOut(every=1, max_varied=0))
+            for chunk in stream.chunks():
+                made.include(chunk)
+            rows = QueryRows.joined(made.held_out_rows)
+            detected = rows.matched[rows.kept[rows.matched]]
+            variances = state.detections.variances((rows.features, rows.inside), rows.predicted)
+            scores = state.detections(variances[detected])
+            NoveltyThreshold.fit(scores, false_alarm)  # may raise, before anything is replaced
+            whole = state.pictures.variances((rows.pictures, rows.cells), rows.one_class)
+            held_pictures = state.pictures(whole)
+            self.state = replace(state, held_pictures=held_pictures)
+        return self._with_threshold(scores, false_alarm)
 
     def read_scenes(self, given: Any, *, name: str, foreign: bool = False) -> tuple[Pictures, Any]:
         """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`. Foreign ones may

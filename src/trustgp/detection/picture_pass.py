@@ -26,6 +26,7 @@ class HeldOut:
 
     every: int | None  # 1: all; None: none
     total: int | None = None  # pictures in all; None: unknown
+    max_varied: int = MAX_VARIED  # of them that have variants
 
     def __contains__(self, index: int) -> bool:
         return self.every is not None and index % self.every == self.every - 1
@@ -33,9 +34,9 @@ class HeldOut:
     def varied(self, index: int) -> bool:
         """Whether one that is held out has variants: some of them, evenly spread."""
         every, step = self.every or 1, 1
-        if self.total is not None:
-            step = max(1, -(-self.total // (every * MAX_VARIED)))
-        return index // every % step == 0 and index // every // step < MAX_VARIED
+        if self.total is not None and self.max_varied:
+            step = max(1, -(-self.total // (every * self.max_varied)))
+        return index // every % step == 0 and index // every // step < self.max_varied
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ def _read(given: Any, sides: tuple[int, int]) -> tuple[Any, Any]:
     """Boxes, left, top, right, bottom in pixels, and labels; KeyError or TypeError: none of `ACCEPTED`."""
     if isinstance(given, BoxTargets):
         return given.boxes, given.labels
+    if isinstance(given, Mapping) and "annotations" in given:
+        given = given["annotations"]
     if is_annotations(given):
         rows = [row for row in given if not row.get(CROWD)]
         boxes = [[float(value) for value in row[BOX]] for row in rows]
@@ -131,7 +133,7 @@ def pixel_values(given: Mapping) -> Any:
             what = f"a '{MASK}' {tuple(own.shape)} of a picture {tuple(image.shape)}"
             raise ValueError(f"{what} is no whole rectangle at its top left; processors pad below and right.")
         cropped.append(image[..., :height, :width])
-    return cropped
+    return cropped[0] if single else cropped
 
 
 def finite_pictures(pictures: Pictures) -> Tensor:

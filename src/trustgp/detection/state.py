@@ -152,9 +152,10 @@ def _read_text(
         adapter = dict(plain.pop("adapter"))
         adapter |= {key: tuple(own) for key, own in adapter.items() if isinstance(own, list)}
         settings = Detection(adapter=Adapter(**adapter), **plain)
-        sane = bool(names) and all(isinstance(name, str) for name in (*names, *cells))
-        if not sane or not all(type(n) is int and n > 0 for n in (height, width, rows)):
-            raise ValueError("it does not fit together")
+        sane = all(isinstance(name, str) for name in (*names, *cells)) and len(names) > 0
+        sane = sane and all(type(n) is int and n > 0 for n in (height, width, rows))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
+    if not sane:
+        raise ArtifactError(f"{where}: its description does not fit together.")
     return names, cells, (height, width), rows, settings
