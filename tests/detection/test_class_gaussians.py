@@ -115,7 +115,7 @@ def test_a_kind_of_features_without_numbers_is_left_out():
 def test_a_sample_of_boxes_is_of_evenly_spaced_pictures_and_bounded():
     m = MAX_SAMPLED // 2 + 1
     more = torch.zeros(m, 2), torch.zeros(m, 4), torch.zeros(m, 4), torch.zeros(m, dtype=torch.int64)
-    sample = BoxSample(*(part[:0] for part in (*more, more[3])))
+    sample = BoxSample(*(part[:0] for part in (*more, more[3])), step=torch.tensor(1))
     for start in range(3):
         sample = sample.include(*more, m * start + torch.arange(m))
     assert sample.index.tolist() == list(range(0, 3 * m, 2))

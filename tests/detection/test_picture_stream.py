@@ -1,4 +1,4 @@
-"""A fit reads pictures as it needs them, of any sizes."""
+"""A fit reads pictures as it needs them, of any sizes, and resumes after it was stopped."""
 
 import weakref
 from dataclasses import replace
@@ -9,7 +9,8 @@ from detection.conftest import fit_loose, grid, noise_scenes
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import trustgp
-from trustgp.detection import picture_pass, scenes
+from trustgp.data.tensor_file import ArtifactError
+from trustgp.detection import fitting, picture_pass
 from trustgp.detection.picture_pass import MAX_VARIED, HeldOut
 from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size
 
@@ -20,18 +21,24 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*of the .* training pictures ar
 def short_chunks():
     """Three chunks of 90 pictures."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scenes, "CHUNK", 32)
+        for module in (picture_pass, fitting):
+            patch.setattr(module, "CHUNK", 32)
         yield
 
 
 class Shelf(Dataset):
-    def __init__(self, rows) -> None:
-        self.rows = rows
+    """Counts the pictures that are read; one fails if asked to."""
+
+    def __init__(self, rows, fails: int | None = None) -> None:
+        self.rows, self.fails, self.reads = rows, fails, []
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: int):
+        if i == self.fails:
+            raise KeyboardInterrupt
+        self.reads.append(i)
         return self.rows[i]
 
 
@@ -107,7 +114,36 @@ def test_pictures_are_released_after_their_pass(monkeypatch):
 
     monkeypatch.setattr(picture_pass.PicturePass, "include", counted)
     fitted(Fleeting(rows(90)))
-    assert max(most) <= 2 * scenes.CHUNK
+    assert max(most) <= 2 * picture_pass.CHUNK
+
+
+def test_a_stopped_fit_resumes(tmp_path, monkeypatch):
+    monkeypatch.setattr(picture_pass, "SAVE_EVERY", 0.0)
+    given, options = rows(90), {"validation": Shelf(rows(40))}
+    expected = fitted(Shelf(given), **options)
+    with pytest.raises(KeyboardInterrupt, match=r"training pictures \(2 of 3\).* the same call resumes"):
+        fitted(Shelf(given, fails=80), checkpoint=tmp_path, **options)
+    again = Shelf(given)
+    assert_same(fitted(again, checkpoint=tmp_path, **options), expected)
+    assert again.reads[0] == 0  # which identifies the pictures
+    assert again.reads[1:] == list(range(64, 90))
+
+
+def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(picture_pass, "SAVE_EVERY", 0.0)
+    fitted(pictures(90), checkpoint=tmp_path)
+    file = tmp_path / "pass-pictures.trustgp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert_same(fitted(pictures(90), checkpoint=tmp_path), whole)
+    with pytest.raises(ArtifactError, match="checkpoint of another fit; different: pictures"):
+        fitted(pictures(85), checkpoint=tmp_path)
+    with pytest.raises(ArtifactError, match="different: settings"):
+        fitted(pictures(90), threshold=0.02, checkpoint=tmp_path)
+    shuffled = DataLoader(Shelf(rows(20)), shuffle=True, collate_fn=collated)
+    with pytest.raises(ValueError, match="pictures in the same order; pass shuffle=False"):
+        fitted(shuffled, checkpoint=tmp_path)
 
 
 def test_too_few_pictures_to_hold_some_out_are_refused():

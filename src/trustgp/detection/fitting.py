@@ -1,13 +1,16 @@
 """From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
 
 from ..data.torch_modes import plain_modes
 from ..data.user_warnings import explain_call, warn_user
 from ..executors.progress import Reporter, reporting
+from ..fitting.checkpoint import locked
 from ..tangents.modules import check_kind, clone_module, unwrap
 from .adapter import Adapter, Detection, Detector, QueryRows
 from .class_gaussians import (
@@ -20,7 +23,7 @@ from .class_gaussians import (
     LocalNoise,
 )
 from .model import DetectionModel
-from .picture_pass import HeldOut, PicturePass
+from .picture_pass import CHUNK, HeldOut, PassCheckpoint, PicturePass, chunked
 from .scenes import SceneStream
 from .state import DetectorState
 
@@ -42,6 +45,7 @@ def fit(
     adapter: Adapter = Adapter(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
     progress: bool = True,
+    checkpoint: str | Path | None = None,
 ) -> DetectionModel:
     """Give a trained detector error bars for its boxes and classes. The detector stays as it is.
 
@@ -60,9 +64,15 @@ def fit(
         adapter: For a detector of one's own: which of its modules give the features, and more.
         device: Where to work; None: where the detector is.
         progress: Whether to show bars in a terminal.
+        checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
+
+    Examples:
+        >>> given = {"adapter": adapter, "threshold": 0.01, "overlap": 0.01, "most": 3}
+        >>> detections = trustgp.detection.fit(detector, (pictures, boxes), validation=held_pictures, **given)
     """
     check_kind(unwrap(detector), "detector")
     settings = Detection(threshold, overlap, most, adapter)
+    folder = None if checkpoint is None else Path(checkpoint)
     with plain_modes():
         private = clone_module(unwrap(detector)).eval()
         watched = Detector(private if device is None else private.to(device), adapter)
@@ -71,23 +81,39 @@ def fit(
         _check_streams(streams, watched)
         every = {"pictures": HELD_OUT_EVERY if validation is None else None, "validation": 1}
         passes = {n: PicturePass(watched, settings, HeldOut(every[n], s.total)) for n, s in streams.items()}
-        with reporting(enabled=progress) as report:
-            for name, stream in streams.items():
-                _run_pass(passes[name], stream, report)
+        with locked(folder), reporting(enabled=progress) as report:
+            store = PassCheckpoint(None)
+            if folder is not None:
+                loaders = [one for one in given.values() if isinstance(one, DataLoader)]
+                if any(isinstance(one.sampler, RandomSampler) for one in loaders):
+                    raise ValueError("checkpoint= needs pictures in the same order; pass shuffle=False.")
+                store = PassCheckpoint.open(folder, watched, settings, streams)
+            try:
+                for name, stream in streams.items():
+                    _run_pass(passes[name], stream, report, store)
+            except KeyboardInterrupt as error:
+                kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
+                if folder is not None:
+                    kept = f"Its progress is saved in {folder}; the same call resumes."
+                raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
         return DetectionModel(_calibrated(passes["pictures"], passes.get("validation", passes["pictures"])))
 
 
-def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter) -> None:
+def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: PassCheckpoint) -> None:
     every, settings = made.held_out.every, made.settings
+    store.resume(stream.name, made)
+    total = None if stream.total is None else -(-stream.total // CHUNK)
     stage = "held-out pictures" if stream.name == "validation" else "training pictures"
-    for chunk in report.track(stream.chunks(), stage=stage, total=stream.num_chunks):
+    scenes = chunked(stream.scenes(made.done))
+    for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
         made.include(chunk)
+        store.save(stream.name, made)
+    store.save(stream.name, made, force=True)
     if every is not None and not made.held_out_rows:
         raise ValueError(TOO_FEW.format(made.done))
-    if made.moments:
-        matches = made.moments[0].count  # of each class
-        _check_matches(int(matches.sum()), settings, "the training pictures")
-        _warn_missing_classes(matches)
+    if made.queries is not None:
+        _check_matches(int(made.queries.count.sum()), settings, "the training pictures")
+        _warn_missing_classes(made.queries.count)
     if every is not None:
         rows = QueryRows.joined(made.held_out_rows)
         if every == HELD_OUT_EVERY:
@@ -125,13 +151,12 @@ def _warn_missing_classes(count: Tensor) -> None:
 def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     """Gaussians of the training features, and the calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
-    queries, inside, *of_pictures = training.moments
-    matched, parts = rows.matched, (rows.features, rows.inside)
+    made, matched, parts = cast(Any, training), rows.matched, (rows.features, rows.inside)
     detected = rows.kept[matched] if bool(rows.kept[matched].any()) else torch.ones_like(rows.kept[matched])
     own = [part[matched] for part in parts]
-    detections = FeaturePool.fit((queries, inside), own, rows.predicted[matched], detected)
+    detections = FeaturePool.fit((made.queries, made.inside), own, rows.predicted[matched], detected)
     whole, every = (rows.pictures, rows.cells), torch.ones(len(rows.pictures), dtype=torch.bool)
-    pictures = FeaturePool.fit(of_pictures, whole, rows.one_class, every)
+    pictures = FeaturePool.fit((made.pictures, made.cells), whole, rows.one_class, every)
     variances = detections.variances(parts, rows.predicted)
     counted = rows.kept if bool(rows.kept.any()) else torch.ones_like(rows.kept)
     local, edges = _edge_noise(training, detections, pictures, rows, variants)
@@ -144,9 +169,9 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
         edges,
         names=training.detector.names,
         cells=training.detector.cells or (),
-        size=training.size,
+        size=made.size,
         mixed=training.mixed or held_out.mixed or training.size != held_out.size,
-        rows=int(queries.count.sum()),
+        rows=int(made.queries.count.sum()),
         settings=training.settings,
         held_scores=detections(variances[matched[detected]]),
         held_pictures=pictures(pictures.variances(whole, rows.one_class)),

@@ -27,7 +27,7 @@ from .adapter import (
     with_background,
 )
 from .export import DetectorSource
-from .picture_pass import HeldOut, PicturePass
+from .picture_pass import HeldOut, PicturePass, chunked
 from .pictures import Pictures, as_pictures, finite_pictures, for_each
 from .scenes import SceneStream, as_scenes
 from .state import DetectorState, save_detector
@@ -140,7 +140,7 @@ class DetectionModel(FittedModel):
             detector = state.detector
             stream = SceneStream(scenes, detector, size=state.only_size, name="scenes")
             made = PicturePass(detector, state.settings, HeldOut(every=1, max_varied=0))
-            for chunk in stream.chunks():
+            for chunk in chunked(stream.scenes()):
                 made.include(chunk)
             rows = QueryRows.joined(made.held_out_rows)
             detected = rows.matched[rows.kept[rows.matched]]

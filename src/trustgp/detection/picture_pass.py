@@ -1,23 +1,37 @@
-"""A pass of pictures through a detector: moments of its features, and rows of held-out pictures."""
+"""A pass of pictures through a detector: moments of its features, rows of held-out pictures, a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
+from ..data.fingerprint import network_fingerprint, tensor_fingerprint
+from ..data.tensor_file import ArtifactError, inside, read, write
+from ..fitting.checkpoint import Checkpoint
 from .adapter import Detection, Detector, QueryRows, labelled_rows
 from .class_gaussians import ClassMoments
 from .pictures import by_size
 from .scenes import Scene
 
+CHUNK = 64  # pictures that are in memory at a time
 MAX_VARIED = 500  # held-out pictures that have photometric variants
 BRIGHTNESS = (-0.75, 0.75)  # shifts, in standard deviations of the picture
 CONTRAST = (0.5, 1.5)  # factors
 VARIANTS = len(BRIGHTNESS) + len(CONTRAST)
+KIND = "trustgp-detector-pass"
+SAVE_EVERY = 30.0  # seconds
 MAX_SAMPLED = 16_384  # boxes of training pictures whose errors are kept
+MOMENTS = ("queries", "inside", "pictures", "cells")
+ROWS = ("held_out_rows", "variant_rows")
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class BoxSample:
     errors: Tensor  # in pixels, [m, 4]
     labels: Tensor  # the predicted classes, int64, [m]
     index: Tensor  # of the picture, int64, [m]
-    step: int = field(default=1, kw_only=True)  # 2^k
+    step: Tensor  # 2^k, int64, a scalar
 
     def include(self, *rows: Tensor) -> BoxSample:
         """With more rows: features, boxes, errors, labels and index."""
@@ -66,21 +80,21 @@ class PicturePass:
     detector: Detector
     settings: Detection
     held_out: HeldOut
-    # of queries that match a target and of the cells inside their boxes, by class; and of the means over all
-    # queries, and over all cells, of a picture
-    moments: tuple[ClassMoments, ...] = ()
+    queries: ClassMoments | None = None  # of queries that match a target, by class
+    inside: ClassMoments | None = None  # of the cells inside their boxes, likewise
+    pictures: ClassMoments | None = None  # of the mean over all queries of a picture
+    cells: ClassMoments | None = None  # of the mean over all cells of a picture
     sample: BoxSample | None = None  # of queries that match a target
     held_out_rows: list[QueryRows] = field(default_factory=list)
     variant_rows: list[QueryRows] = field(default_factory=list)  # of their photometric variants
     done: int = 0  # pictures
     mixed: bool = False  # whether they had more than one size
-    size: tuple[int, int] = (0, 0)  # of the first
+    size: tuple[int, int] | None = None  # of the first
 
     def include(self, chunk: Sequence[Scene]) -> None:
         """Add pictures of any sizes."""
-        if not self.done:
-            height, width = chunk[0].image.shape[-2:]
-            self.size = int(height), int(width)
+        height, width = chunk[0].image.shape[-2:]
+        self.size = self.size or (int(height), int(width))
         self.mixed |= any(tuple(one.image.shape[-2:]) != self.size for one in chunk)
         for held_out in (False, True):
             scenes = [one for one in chunk if (one.index in self.held_out) is held_out]
@@ -91,18 +105,16 @@ class PicturePass:
 
     def _accumulate(self, batch: Sequence[Scene]) -> None:
         rows = self._rows(batch, torch.stack([one.image for one in batch]))
-        matched = rows.matched
+        matched, labels = rows.matched, (self.detector.labels, self.detector.labels, 1, 1)
         values = (rows.features[matched], rows.inside[matched], rows.pictures, rows.cells)
         classes = (*[rows.predicted[matched]] * 2, *[rows.one_class] * 2)
-        if not self.moments:
-            counts = (self.detector.labels, self.detector.labels, 1, 1)
-            widths = (value.shape[1] for value in values)
-            self.moments = tuple(map(ClassMoments.zero, counts, widths))
-        for moments, value, own in zip(self.moments, values, classes, strict=True):
-            moments.include(value, own)
+        for name, count, value, own in zip(MOMENTS, labels, values, classes, strict=True):
+            if getattr(self, name) is None:
+                setattr(self, name, ClassMoments.zero(count, value.shape[1]))
+            getattr(self, name).include(value, own)
         index = torch.tensor([one.index for one in batch])[rows.picture[matched]]
         more = (*(part[matched] for part in (rows.features, rows.boxes, rows.errors, rows.predicted)), index)
-        start = BoxSample(*(part[:0] for part in more))
+        start = BoxSample(*(part[:0] for part in more), step=torch.tensor(1))
         self.sample = (self.sample or start).include(*more)
 
     def _hold_out(self, batch: Sequence[Scene]) -> None:
@@ -115,6 +127,12 @@ class PicturePass:
         return labelled_rows(self.detector, images, [one.targets for one in batch], self.settings)
 
 
+def chunked(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:
+    """Lists of `CHUNK` pictures each."""
+    while chunk := list(islice(scenes, CHUNK)):
+        yield chunk
+
+
 def photometric_variants(images: Tensor) -> list[Tensor]:
     """Pictures [n, channels, height, width] made darker, brighter, and of less and more contrast: objects
     stay where they are, and the error bars of boxes are fitted to them, too."""
@@ -122,3 +140,56 @@ def photometric_variants(images: Tensor) -> list[Tensor]:
     middle = images.mean(dim=(2, 3), keepdim=True)
     shifted = [images + shift * spread for shift in BRIGHTNESS]
     return shifted + [middle + times * (images - middle) for times in CONTRAST]
+
+
+@dataclass
+class PassCheckpoint:
+    """The folder that keeps the passes of one fit, from which a killed one resumes; None: none is kept."""
+
+    folder: Path | None
+    fingerprint: str = ""  # of the detector, the pictures and every setting
+    written: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, Any]) -> Self:
+        """Resume a folder, or begin it; one that belongs to another fit is refused."""
+        network = network_fingerprint(detector.network)
+        facts: dict[str, Any] = {"detector": network, "settings": json.dumps(asdict(settings))}
+        for name, stream in streams.items():
+            images, (targets, *_) = stream.first
+            facts[name] = [stream.total, tensor_fingerprint(images[0].cpu(), targets.boxes, targets.labels)]
+        return cls(folder, Checkpoint.open(folder, facts).fingerprint)
+
+    def save(self, name: str, made: PicturePass, *, force: bool = False) -> None:
+        """Write the progress of a pass, whole or not at all, unless it was written a moment ago."""
+        if self.folder is None or (not force and time.monotonic() - self.written < SAVE_EVERY):
+            return
+        table = {"none": torch.zeros(1)}  # before the first picture there is no other
+        for part in (*MOMENTS, *ROWS, "sample"):
+            state = getattr(made, part)
+            if part in ROWS and state:
+                state = QueryRows.joined(state)
+                setattr(made, part, [state])
+            table |= {f"{part}.{key}": value for key, value in vars(state).items()} if state else {}
+        text = {"fingerprint": self.fingerprint, "done": made.done, "mixed": made.mixed, "size": made.size}
+        write(self.folder / f"pass-{name}.trustgp", kind=KIND, text=text, tensors=table)
+        self.written = time.monotonic()
+
+    def resume(self, name: str, made: PicturePass) -> None:
+        """Restore a pass; a damaged file, or one of another fit, is deleted."""
+        if self.folder is None or not (path := self.folder / f"pass-{name}.trustgp").exists():
+            return
+        try:
+            text, table = read(path, kind=KIND)
+            if text["fingerprint"] != self.fingerprint:
+                raise ArtifactError(f"{path}: of another fit.")
+            sums = {part: ClassMoments(**own) for part in MOMENTS if (own := inside(table, f"{part}."))}
+            rows = {part: [QueryRows(**own)] for part in ROWS if (own := inside(table, f"{part}."))}
+            sample = {"sample": BoxSample(**own)} if (own := inside(table, "sample.")) else {}
+            made.size = tuple(text["size"]) if text["size"] else None
+            made.done, made.mixed = int(text["done"]), bool(text["mixed"])
+        except (ArtifactError, KeyError, TypeError):
+            path.unlink()
+            return
+        for part, value in (sums | rows | sample).items():
+            setattr(made, part, value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,6 @@ from .adapter import Detector
 from .coco import CocoScenes
 from .pictures import LISTS, BoxTargets, Pictures, as_pictures, as_targets, finite_pictures, is_annotations
 
-CHUNK = 64  # pictures that are in memory at a time
 Size = tuple[int, int]
 Part = tuple[Pictures, list[Any]]  # pictures, and BoxTargets or None of each
 SOURCES = "(images, targets), a Hugging Face processor's mapping, or a Dataset or DataLoader of them"
@@ -41,9 +40,9 @@ class SceneStream:
     ) -> None:
         if not foreign:
             _check_names(given, detector, name)
-        self._detector, self.name = detector, name
+        self._given, self._detector, self.name = given, detector, name
         self._size, self._foreign = size, foreign
-        parts = self._read(given)
+        parts = self._read(0)
         if (first := next(parts, None)) is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
@@ -51,22 +50,20 @@ class SceneStream:
         count = None if isinstance(rows, IterableDataset) else len(rows if _is_indexed(rows) else first[0])
         self.total: int | None = count  # None: unknown before the end
 
-    @property
-    def num_chunks(self) -> int | None:
-        """None: unknown before the end."""
-        return None if self.total is None else -(-self.total // CHUNK)
+    def scenes(self, start: int = 0) -> Iterator[Scene]:
+        """One by one, once; without those before `start`, which a Dataset does not read."""
+        jump = start if _is_indexed(self._given) else 0
+        parts, index = self._read(jump) if jump else self.parts, jump
+        for images, targets in parts:
+            for image, one in zip(images, targets, strict=True):
+                if index >= start:
+                    yield Scene(index, image, one)
+                index += 1
 
-    def chunks(self) -> Iterator[list[Scene]]:
-        """Lists of `CHUNK` pictures each, once."""
-        pairs = chain.from_iterable(zip(*part, strict=True) for part in self.parts)
-        scenes = (Scene(index, image, targets) for index, (image, targets) in enumerate(pairs))
-        while chunk := list(islice(scenes, CHUNK)):
-            yield chunk
-
-    def _read(self, given: Any) -> Iterator[Part]:
-        index, rows = 0, [given]
+    def _read(self, start: int) -> Iterator[Part]:
+        given, index, rows = self._given, start, [self._given]
         if _is_indexed(given):
-            rows = (given[i] for i in range(len(given)))
+            rows = (given[i] for i in range(start, len(given)))
         elif isinstance(given, DataLoader | IterableDataset):
             rows = given
         for row in rows:

@@ -38,7 +38,8 @@ except ImportError:  # Windows
 KIND = "trustgp-expert"
 NOTE, LOCK = "fit.trustgp", ".fit.trustgp.lock"
 OWN = re.compile(r"expert-\d{3,}-\d{5,}\.trustgp")
-OWN_PART = re.compile(rf"\.(fit|expert-\d{{3,}}-\d{{5,}})\.trustgp\.[0-9a-f]{{16}}{re.escape(PART)}")
+_NAMES = r"fit|pictures-\w+|expert-\d{3,}-\d{5,}"
+OWN_PART = re.compile(rf"\.({_NAMES})\.trustgp\.[0-9a-f]{{16}}{re.escape(PART)}")
 ANEW = f"Use another folder, or remove {NOTE} and the expert-*.trustgp beside it to start over."
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
