@@ -15,6 +15,7 @@ from torch import nn
 
 import trustgp
 from trustgp import logs
+from trustgp.plots import BLUE, INK, draw_band, figure
 from trustgp_experiments.datasets import simulate
 
 
@@ -48,9 +49,9 @@ with open("recorded.mcap", "wb") as file:
     writer.finish()
 
 # %%
-# **Judge it**, one message after another.
+# **A verdict for each message.**
 monitor = trustgp.Monitor(model)
-messages = logs.joint_states("recorded.mcap", joints=joints)
+messages = logs.joint_states("recorded.mcap", joints=joints, needs=("position", "velocity"))
 verdicts = [monitor(np.concatenate([state.position, state.velocity])) for state in messages]
 print(len(verdicts), "messages:", {k: f"{share:.0%}" for k, share in monitor.summary()["shares"].items()})
 

@@ -65,8 +65,8 @@ def rows(n: int, *, mixed: bool = False):
     return [pair[i % 3 == 0] for i, pair in enumerate(pairs)]
 
 
-def fitted(train):
-    return fit_loose(grid(), train)
+def fitted(train, **options):
+    return fit_loose(grid(), train, **options)
 
 
 def collated(part):
@@ -122,28 +122,30 @@ def test_a_stopped_fit_resumes(tmp_path, monkeypatch):
     given, options = rows(90), {"validation": Shelf(rows(40))}
     expected = fitted(Shelf(given), **options)
     with pytest.raises(KeyboardInterrupt, match=r"training pictures \(2 of 3\).* the same call resumes"):
-        fitted(Shelf(given, fails=80), checkpoint=tmp_path, **options)
+        fitted(Shelf(given, fails=80), checkpoint=tmp_path / "kept", **options)
     again = Shelf(given)
-    assert_same(fitted(again, checkpoint=tmp_path, **options), expected)
+    resumed = fitted(again, checkpoint=tmp_path / "kept", **options)
+    assert saved(resumed, tmp_path) == saved(expected, tmp_path)
     assert again.reads[0] == 0  # which identifies the pictures
     assert again.reads[1:] == list(range(64, 90))
 
 
 def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(picture_pass, "SAVE_EVERY", 0.0)
-    fitted(pictures(90), checkpoint=tmp_path)
-    file = tmp_path / "pass-pictures.trustgp"
+    kept = tmp_path / "kept"
+    fitted(pictures(90), checkpoint=kept)
+    file = kept / "pass-pictures.trustgp"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert_same(fitted(pictures(90), checkpoint=tmp_path), whole)
+    assert saved(fitted(pictures(90), checkpoint=kept), tmp_path) == saved(whole, tmp_path)
     with pytest.raises(ArtifactError, match="checkpoint of another fit; different: pictures"):
-        fitted(pictures(85), checkpoint=tmp_path)
+        fitted(pictures(85), checkpoint=kept)
     with pytest.raises(ArtifactError, match="different: settings"):
-        fitted(pictures(90), threshold=0.02, checkpoint=tmp_path)
+        fitted(pictures(90), threshold=0.02, checkpoint=kept)
     shuffled = DataLoader(Shelf(rows(20)), shuffle=True, collate_fn=collated)
     with pytest.raises(ValueError, match="pictures in the same order; pass shuffle=False"):
-        fitted(shuffled, checkpoint=tmp_path)
+        fitted(shuffled, checkpoint=kept)
 
 
 def test_too_few_pictures_to_hold_some_out_are_refused():

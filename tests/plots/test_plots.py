@@ -10,6 +10,7 @@ from metrics.by_hand import make
 
 import trustgp
 from trustgp import plots
+from trustgp.plots import style
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -38,8 +39,10 @@ def heights(axes) -> np.ndarray:
 def test_a_figure_is_written_and_the_settings_of_matplotlib_stay(tmp_path, evaluation):
     before = dict(matplotlib.rcParams)
     with plots.figure(tmp_path / "a.png", width=3, height=2) as figure:
+        left, right = figure.subplots(1, 2)
         x = torch.linspace(0, 1, 20)
-        plots.draw_histograms(figure.subplots(), {"near": x + 0.1, "far": x + 10})
+        plots.draw_band(left, x, x.sin(), 0.1 + x, label="band", line="mean")
+        plots.draw_histograms(right, {"near": x + 0.1, "far": x + 10})
     plots.overview(evaluation, tmp_path / "b.png")
     for name in ("a.png", "b.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
@@ -52,7 +55,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"trustgp\[plots\]"):
-        plots.require_matplotlib()
+        style.require_matplotlib()
 
 
 def test_zeros_and_infinities_are_counted_at_the_ends(axes):

@@ -129,6 +129,16 @@ def columns(values: Tensor) -> Tensor:
     return values if values.ndim == 2 else values[:, None]
 
 
+def above(score: Tensor, threshold: float | None) -> Tensor:
+    """Which scores are novel, bool; NaN is."""
+    if threshold is None:
+        raise ValueError(
+            "no novelty threshold is available without held-out rows; call model.threshold(rows) with "
+            "in-distribution rows, then predict again."
+        )
+    return ~(score <= threshold)
+
+
 def ranks_of(prediction: Any) -> tuple[str, list[str]]:
     """A title, and for each row its rank among held-out rows and whether it is novel; or its novelty."""
     if prediction._reference is None:

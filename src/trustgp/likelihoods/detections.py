@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.distributions import Normal, StudentT
 
 from ..math.quantiles import check_share
-from .batch import Batch
-from .prediction import above
+from .batch import Batch, above
 
 
 @dataclass(frozen=True, repr=False)

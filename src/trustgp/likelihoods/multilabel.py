@@ -186,7 +186,11 @@ Learnt = tuple[LabelTemperature, UsualNovelty]
 
 @dataclass(frozen=True)
 class MultiLabel(LogitLikelihood):
-    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits."""
+    """Targets are 0 or 1 for each of C labels, any number of them 1; the network returns C logits.
+
+    Examples:
+        >>> labels = trustgp.fit(tagger, (inputs, tags), likelihood=trustgp.MultiLabel(), progress=False)
+    """
 
     conformal_refusal: ClassVar[str] = "labels have no conformal sets; use `probabilities` of model.predict."
     kind: ClassVar[Any] = LabelPrediction

@@ -16,7 +16,7 @@ from ..math.cross_entropy import two_sided
 from ..math.logit_noise import log_probabilities
 from ..math.predictive import MARGINAL_VARIANCE, MAX_DF, PredictiveDistribution, aligned
 from ..math.quantiles import check_share
-from .batch import Batch, columns, ranks_of
+from .batch import Batch, above, columns, ranks_of
 
 if TYPE_CHECKING:
     from .base import ReferenceScores
@@ -27,16 +27,6 @@ def _shares(name: str, value: float | Tensor) -> float | Tensor:
     for end in (value.min(), value.max()) if isinstance(value, Tensor) else (value,):
         check_share(name, float(end), 0.95)
     return value
-
-
-def above(score: Tensor, threshold: float | None) -> Tensor:
-    """Which scores are novel, bool; NaN is."""
-    if threshold is None:
-        raise ValueError(
-            "no novelty threshold is available without held-out rows; call model.threshold(rows) with "
-            "in-distribution rows, then predict again."
-        )
-    return ~(score <= threshold)
 
 
 Later = Any  # another prediction, or a function that returns it; None: there is none

@@ -50,7 +50,11 @@ Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
 @dataclass(frozen=True)
 class Regression(Likelihood):
-    """Targets are real numbers, one for each output of the network."""
+    """Targets are real numbers, one for each output of the network.
+
+    Examples:
+        >>> model = trustgp.fit(network, train, likelihood=trustgp.Regression(), progress=False)
+    """
 
     joint_refusal: ClassVar[str] = ""
     whole_kind: ClassVar[type[WholePosterior] | None] = WholePosterior

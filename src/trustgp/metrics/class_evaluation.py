@@ -51,7 +51,12 @@ class ClassScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClassEvaluation(RowReport, Reliability, ClassScores):
-    """The scores of n rows, and the curves behind them."""
+    """The scores of n rows, and the curves behind them.
+
+    Examples:
+        >>> trustgp.evaluate(classes, (inputs, kinds), progress=False).accuracy > 0.5
+        True
+    """
 
     kind: ClassVar[type] = ClassScores
     shown = ("nll", "accuracy", "ece")
@@ -119,6 +124,9 @@ class LabelEvaluation(RowReport, Reliability, LabelScores):
     """The scores of n rows, each label's own, and the curves behind them.
 
     Averages are means over the labels, but for `ece` and `network_ece`, which are of all labels together.
+
+    Examples:
+        >>> nll = trustgp.evaluate(labels, (inputs, tags), progress=False).nll
     """
 
     kind: ClassVar[type] = LabelScores

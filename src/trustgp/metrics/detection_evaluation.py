@@ -78,6 +78,9 @@ class DetectionEvaluation(ScoreReport, Reliability, DetectionScores):
     and `laece` are of the probability that the error bar gives the detector's class; `trustgp.metrics`
     defines them as `detection_calibration_error` and `localisation_calibration_error`. Average precision,
     which no error bar changes, is left to pycocotools.
+
+    Examples:
+        >>> report = trustgp.evaluate(detections, (pictures, boxes), progress=False)
     """
 
     kind: ClassVar[type] = DetectionScores

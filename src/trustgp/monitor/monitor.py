@@ -37,7 +37,12 @@ class FrameHistory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one frame; of an invalid frame only `status`, `frame` and `reason`."""
+    """The verdict on one frame; of an invalid frame only `status`, `frame` and `reason`.
+
+    Examples:
+        >>> verdict = trustgp.Monitor(model)(inputs[0])
+        >>> fall_back = verdict.status != "ok"
+    """
 
     status: str  # "ok", "uncertain", "novel" or "invalid input"
     frame: int  # its number since the last reset, from 0

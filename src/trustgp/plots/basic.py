@@ -11,6 +11,17 @@ from ..metrics.evaluation import mean_and_variance
 from .style import BLUE, INK, PALETTE, numbers
 
 
+def draw_band(
+    axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
+) -> None:
+    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending; `label` is
+    that of the band, `line` that of the line."""
+    place, centre, width = (numbers(values) for values in (x, mean, half))
+    style = {"color": colour, "alpha": 0.2, "linewidth": 0, "label": label or None}
+    axes.fill_between(place, centre - width, centre + width, **style)
+    axes.plot(place, centre, color=colour, linewidth=1.6, label=line or None)
+
+
 def draw_bands(
     axes: Any,
     x: Tensor,

@@ -154,9 +154,8 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         mean = scaling.restore_targets(ours.mean)[:, JOINT]
         band, narrow = (Z95 * scale * prediction.std[:, JOINT] for prediction in (ours, constant))
         first = number == 0
-        style = {"alpha": 0.2, "linewidth": 0, "label": "95 % of trustgp" if first else None}
-        axes.fill_between(times, mean - band, mean + band, color=plots.BLUE, **style)
-        axes.plot(times, mean, color=plots.BLUE, linewidth=1.6, label="network" if first else None)
+        labels = {"label": "95 % of trustgp", "line": "network"} if first else {}
+        plots.draw_band(axes, times, mean, band, **labels)
         dashed = {"color": plots.RED, "linewidth": 0.8, "linestyle": "--"}
         axes.plot(times, mean - narrow, **dashed, label="95 % of constant noise" if first else None)
         axes.plot(times, mean + narrow, **dashed)

@@ -95,9 +95,7 @@ def _draw_variant(axes: Any, toy: Toy, band: Band) -> None:
     draw_borders(axes, toy.grid[band.borders].tolist())
     mean, deviation = prediction.mean.flatten(), prediction.std.flatten()
     axes.plot(toy.grid, truth(toy.grid), color=plots.INK, linewidth=1, linestyle="--", label="truth")
-    low, high, style = mean - 3 * deviation, mean + 3 * deviation, {"color": plots.BLUE}
-    axes.fill_between(toy.grid, low, high, **style, alpha=0.2, linewidth=0, label="three sigma")
-    axes.plot(toy.grid, mean, **style, linewidth=1.6, label="network")
+    plots.draw_band(axes, toy.grid, mean, 3 * deviation, label="three sigma", line="network")
     experts = band.row_expert.unique().tolist()
     experts.sort(key=lambda e: float(toy.inputs[band.row_expert == e].mean()))  # neighbours differ in colour
     for colour, expert in enumerate(experts):
