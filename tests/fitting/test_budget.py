@@ -11,8 +11,8 @@ from torch import nn
 import trustgp
 from trustgp.fitting import budget, pipeline, whole
 from trustgp.fitting.compress import ModelForm, reduced
-from trustgp.fitting.divide import MIN_RANK, OVERHEAD, Sizing
 from trustgp.fitting.plan import LIGHT_ROWS, RANK
+from trustgp.fitting.sizes import MIN_RANK, OVERHEAD, Sizing
 from trustgp.state.model_state import nbytes
 
 ROWS, FEWER = 700, 200
@@ -51,7 +51,7 @@ def chosen(monkeypatch, network, n=ROWS, **options):
     class Stop(Exception):
         pass
 
-    def stop(ready, data, options, num_experts, rank):
+    def stop(ready, data, num_experts, rank):
         found.update(tangents=ready.tangents, experts=num_experts, rank=rank)
         raise Stop
 
@@ -80,7 +80,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch, network):
 
 
 def test_a_model_that_came_out_too_large_is_cut_and_calibrated(fit, monkeypatch):
-    monkeypatch.setattr(Sizing, "expected", lambda self, experts, rank: 0)  # as if all were small
+    monkeypatch.setattr(Sizing, "expected", lambda self, rank: 0)  # as if all were small
     monkeypatch.setattr(whole, "output_map", lambda *_: None)  # as within a small budget
     plain = fit(FEWER)
     limit = plain.nbytes // 2 + OVERHEAD

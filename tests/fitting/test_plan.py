@@ -6,10 +6,10 @@ from trustgp.data.rows import Rows
 from trustgp.data.trees import state_tensors
 from trustgp.experts.witness import Witness
 from trustgp.fitting.budget import plan_for_budget
-from trustgp.fitting.divide import expert_bytes, gate_bytes
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import WITNESS_SHARE, Plan, make_plan
 from trustgp.fitting.prepare import FitRows, prepare_network
+from trustgp.fitting.sizes import expert_bytes, gate_bytes
 from trustgp.tangents import JacobianRows, LayerFactors
 
 
@@ -34,8 +34,8 @@ def plan(case, n=160, *, keep=False, **options) -> Plan:
     parsed, whole = FitOptions.parse(**given), Rows(case.inputs, case.targets)
     data = FitRows(Rows(case.inputs[:1].expand(n, -1), case.targets[:1].expand(n, -1)), None, None)
     prepared = prepare_network(case.network, whole, parsed)
-    ready, experts, rank = plan_for_budget(case.network, data.rows, prepared, data, parsed)
-    return make_plan(ready, data, parsed, experts, rank, workers=2, keep=keep)
+    ready, experts, rank = plan_for_budget(case.network, data.rows, prepared, data)
+    return make_plan(ready, data, experts, rank, workers=2, keep=keep)
 
 
 @pytest.mark.parametrize(("n", "size"), [(160, 750), (900, 100)])

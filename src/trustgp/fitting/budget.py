@@ -14,10 +14,9 @@ from ..data.rows import Rows
 from ..state.model_state import ModelState, nbytes
 from ..tangents import Sketch
 from .compress import ModelForm, reduced
-from .divide import MIN_RANK, OVERHEAD, Sizing
-from .options import FitOptions
 from .plan import RANK, WITNESS_SHARE, default_sizes, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
+from .sizes import MIN_RANK, OVERHEAD, Sizing
 
 # Ranks that are tried, the best first: of the tangents as they are, and of shorter sketches.
 LONG_RANKS = (RANK, 192, 128)
@@ -42,12 +41,12 @@ class BudgetError(ValueError):
 
 
 def plan_for_budget(
-    network: nn.Module, rows: Rows, ready: Prepared, data: FitRows, options: FitOptions
+    network: nn.Module, rows: Rows, ready: Prepared, data: FitRows
 ) -> tuple[Prepared, int, int | None]:
     """Tangents, number of experts and rank (None: all directions) with which a light model stays within its
     size, as far as the user has not chosen them; without a size, the usual ones."""
-    size, n = options.budget.size, len(data.rows)
-    experts, rank = default_sizes(ready, n, options)
+    options, n = ready.options, len(data.rows)
+    size, (experts, rank) = options.budget.size, default_sizes(ready, n)
     if size is None:
         return ready, experts, rank
     if ready.maps[0][0].num_columns(expert=True) is None:
@@ -56,21 +55,19 @@ def plan_for_budget(
             f"{type(ready.tangents).__name__} has none. Leave `tangents` out, or take trustgp.Sketch(512); "
             "num_experts= and patchwork= make exact experts smaller."
         )
-    sizing = _sizing(ready, n, options)
     sample, double = rows.take(torch.arange(min(2, len(rows)))), rows.targets.dtype == torch.float64
     witness, _ = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)
     # with the witness, then without: it is worth more than long sketches
     sizes = (witness, 0) if 0 < witness <= WITNESS_SHARE * size else (0,)
-    steps = tee(_steps(network, rows, ready, options), len(sizes))
+    steps = tee(_steps(network, rows, ready), len(sizes))
     for beside, step in zip(sizes, steps, strict=True):
         for ready, rank in step:
-            sizing = _sizing(ready, n, options)
-            needed = sizing.expected(experts, rank) + beside + OVERHEAD
-            if max(needed, sizing.least(experts)) <= size:
+            sizing = Sizing(ready, n, experts)
+            if max(sizing.expected(rank) + beside + OVERHEAD, sizing.least()) <= size:
                 return ready, experts, rank
-    while options.num_experts is None and experts > 1 and sizing.least(experts) > size:
+    while options.num_experts is None and experts > 1 and Sizing(ready, n, experts).least() > size:
         experts //= 2
-    if (needed := sizing.least(experts)) > size:
+    if (needed := Sizing(ready, n, experts).least()) > size:
         raise BudgetError(
             f"budget={size_text(size)} is too small for {experts} experts; the smallest that works is "
             f"{needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or parameters='last' "
@@ -79,16 +76,9 @@ def plan_for_budget(
     return ready, experts, MIN_RANK
 
 
-def _sizing(ready: Prepared, n: int, options: FitOptions) -> Sizing:
-    maps = [bound for bound, _ in ready.maps]
-    outputs = (len(ready.projections) or ready.num_outputs) // len(maps)
-    return Sizing(maps, n, outputs, options.division, options.patchwork)
-
-
-def _steps(
-    network: nn.Module, rows: Rows, ready: Prepared, options: FitOptions
-) -> Iterator[tuple[Prepared, int]]:
+def _steps(network: nn.Module, rows: Rows, ready: Prepared) -> Iterator[tuple[Prepared, int]]:
     """Tangents and ranks to try, the best first; shorter sketches are bound when they are asked for."""
+    options = ready.options
     shortest = () if options.tangents is None else (64, 32)
     yield from ((ready, rank) for rank in (*LONG_RANKS, *shortest))
     width = ready.maps[0][0].num_columns(expert=True) or 0

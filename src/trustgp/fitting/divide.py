@@ -1,9 +1,8 @@
-"""Which expert each training row belongs to, and the sizes of experts and gate."""
+"""Features of the training rows, and which expert each row belongs to."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import Patchwork, lend_rows, neighbour_lists
+from ..experts.neighbours import Patchwork, neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
@@ -22,10 +21,6 @@ from ..tangents.base import Features, TangentMap
 EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # the bound of the division is exact up to these rows
 MAX_CACHED_BYTES = 2 * 2**30  # that torch may cache on a GPU while experts are solved
 MIN_RECORDED = 16  # passes: a recording costs a few
-MIN_RANK = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
-OVERHEAD = 64 * 2**10  # names, scales and settings
-# Rows of experts over their mean, and experts over those asked for, since some are split: measured.
-UNEVEN, SPLIT = (0.6, 0.8, 1.0, 1.2, 1.4), 1.02
 
 
 class FeatureTable:
@@ -211,62 +206,3 @@ def empty_cuda_cache(device: torch.device) -> None:
     reserved, used = torch.cuda.memory_reserved, torch.cuda.memory_allocated
     if device.type == "cuda" and reserved(device) - used(device) > MAX_CACHED_BYTES:
         torch.cuda.empty_cache()
-
-
-def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | None = None) -> int:
-    """The size of an expert of so many rows, which keeps at most so many directions; None: all."""
-    width = tangents.num_columns(expert=True)
-    numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
-    if width is None:
-        return numbers + rows * (tangents.row_bytes() + 8 * rows + 8 * num_outputs + 8)
-    rank = min(rows, width, width if most is None else most)
-    chosen = 8 if width != tangents.num_columns(expert=False) else 0  # which columns it keeps
-    basis = width * (rank * tangents.network.dtype.itemsize + 8 * num_outputs + chosen)
-    return numbers + basis + 8 * rank + 8 * rows
-
-
-def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: int) -> int:
-    """The size of a gate and its kernel: the mix, and which parameters are kept."""
-    kernel = sum(value.nbytes for value in tangents.state().values())
-    if num_experts == 1:
-        return kernel + 8
-    width = tangents.num_columns(expert=False)
-    rows = subset * (tangents.row_bytes() + 8 * components)
-    projection = rows if width is None else 8 * width * components
-    return kernel + projection + 8 * components * (num_experts + 1)
-
-
-@dataclass(frozen=True)
-class Sizing:
-    """The size of a model whose experts keep directions, without a witness."""
-
-    maps: list[TangentMap]  # one for each kernel
-    rows: int  # n
-    outputs: int  # that the experts of a kernel learn
-    division: Division
-    patchwork: Patchwork
-
-    def expected(self, num_experts: int, rank: int | None) -> int:
-        """About, with so many experts asked for, and so many directions in each at most; None: all."""
-        rows, subset = self._rows(num_experts, num_experts), self.division.subset_size(self.rows, num_experts)
-        uneven, split = (UNEVEN, SPLIT) if num_experts > 1 else ((1.0,), 1.0)
-        total = 0.0
-        for one in self.maps:
-            sizes = [expert_bytes(one, ceil(share * rows), self.outputs, rank) for share in uneven]
-            total += split * num_experts * sum(sizes) / len(sizes)
-            total += gate_bytes(one, subset, self.division.components, num_experts)
-        return int(total)
-
-    def least(self, num_experts: int) -> int:
-        """A size that is certainly possible: every expert split, and few directions in each."""
-        most = min(2 * num_experts, self.rows) if num_experts > 1 else 1
-        rows, total = self._rows(num_experts, most), 0
-        for one in self.maps:  # explicit: the gate holds no rows
-            total += OVERHEAD + gate_bytes(one, 0, self.division.components, most)
-            total += most * expert_bytes(one, rows, self.outputs, MIN_RANK)
-        return total
-
-    def _rows(self, num_experts: int, actual: int) -> int:
-        """Of an average expert with its neighbours', where so many experts were asked for and made."""
-        neighbours = min(self.patchwork.neighbours, actual - 1)
-        return ceil(self.rows / actual) + lend_rows(self.patchwork, self.rows, num_experts) * neighbours

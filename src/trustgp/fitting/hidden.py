@@ -12,14 +12,15 @@ from ..experts.hidden import MIN_PER_CLASS, rows_per_class
 from ..experts.mixture import Mixture
 from ..tangents.jacobian.layer_io import hidden_rows
 from ..tangents.network import TangentNetwork
-from .options import FitOptions
+from .prepare import Prepared
 
-MIN_BUDGET = 8  # over its size: within a smaller budget there are none
+MIN_BUDGET = 8  # over the size of what is optional: within a smaller budget there is none
 
 
-def hidden_index(network: TangentNetwork, rows: Rows, options: FitOptions) -> tuple[Tensor, int]:
+def hidden_index(ready: Prepared, rows: Rows) -> tuple[Tensor, int]:
     """A few rows of each class [k], ascending, and the numbers of a hidden vector; none where the network has
     no head, or the budget no room."""
+    network, options = ready.network, ready.options
     if not network.head:
         return torch.arange(0), 0
     labels = class_labels(rows)

@@ -1,5 +1,6 @@
 """Calibration far from the data: whole clusters of rows, predicted by experts that have none of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,13 @@ def clusters_left_out(problem: Problem, mixture: Mixture, tasks: list[Task]) -> 
     wanted = [i for i in wanted if not experts[i].failed]
     for place in evenly(len(wanted), MAX_CLUSTERS).tolist():
         parts += _from_further_away(problem, mixture, tasks, wanted[place])
-    return CalibrationRows.cat(parts) if parts else None
+    return joined(parts)
+
+
+def joined(parts: Sequence[CalibrationRows | None]) -> CalibrationRows | None:
+    """Those that there are, one after another; None: there are none."""
+    given = [part for part in parts if part is not None]
+    return CalibrationRows.cat(given) if given else None
 
 
 def _from_further_away(

@@ -44,6 +44,7 @@ OBJECTS: dict[str, tuple[dict[str, type], Any]] = {
     "likelihood": (LIKELIHOODS, Likelihood),
     "patchwork": ({"patchwork": Patchwork}, Patchwork),
     "division": ({"division": Division}, Division),
+    "witness": ({"witness": Witness}, Witness),
     "executor": ({"threads": Threads, "ray": Ray}, _Runner),
 }
 """Options that are objects: their classes by name, and their base."""
@@ -81,8 +82,10 @@ class FitOptions:
         """The user's options, checked: texts, classes and names are parsed; None is the default; without
         `witness` there is none."""
         options = {name: value for name, value in given.items() if value is not None}
+        if isinstance(options.get("witness"), bool):
+            options["witness"] = Witness() if options["witness"] else None
         for name, (kinds, base) in OBJECTS.items():
-            if name in options:
+            if options.get(name) is not None:
                 options[name] = as_object(name, options[name], kinds, base)
         if "tangents" in options:
             options |= _parse_tangents(options.pop("tangents"))
@@ -99,7 +102,8 @@ class FitOptions:
                 raise TypeError(f"{name}={value!r}; a whole number is needed.")
         if options.get("num_experts", 1) < 1:
             raise ValueError(f"num_experts={options['num_experts']}; at least one is needed.")
-        options["witness"] = _parse_witness(options.get("witness")) if likelihood.uses_witness else None
+        if not likelihood.uses_witness:
+            options["witness"] = None
         if "memory" in options:
             options["memory"] = parse_bytes(options["memory"], name="memory")
         if "device" in options:
@@ -166,13 +170,6 @@ def _parse_tangents(value: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         also = '"last" or "all" or a list of names: which parameters count'
         raise type(error)(f"{error} Or {also}.") from None
-
-
-def _parse_witness(value: Any) -> Witness | None:
-    """Whether there is one, or how it is formed."""
-    if value is None or isinstance(value, bool):
-        return Witness() if value else None
-    return as_object("witness", value, {"witness": Witness}, Witness)
 
 
 def _parse_device(value: Any) -> torch.device:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,8 +21,8 @@ from ..data.user_warnings import warn_user
 from ..executors import Executor, nearby
 from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
-from ..experts.gate import DISTANCES, OVERSIZE
-from ..experts.neighbours import CANDIDATES, lend_rows
+from ..experts.gate import DISTANCES
+from ..experts.neighbours import CANDIDATES
 from ..experts.stacked_system import DEVICES, group_bytes
 from ..experts.system import prefer_primal
 from ..experts.whole import MAX_DIM
@@ -31,9 +32,9 @@ from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
-from .divide import Sizing, bound_rows, expert_bytes, gate_bytes
-from .options import FitOptions
+from .divide import bound_rows
 from .prepare import PROBE_ROWS, FitRows, Prepared
+from .sizes import Sizing
 
 ROWS_PER_EXPERT = 1000  # of exact experts
 # Small experts detect novel rows better than large ones; many take memory.
@@ -43,6 +44,7 @@ CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chu
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
 WITNESS_SHARE = 0.75  # of a budget, that a witness takes at most
 WITNESS_MARGIN = 1.05  # what it may hold, over the estimate
+UNEVEN_MARGIN = 1.2  # of exact experts, whose sizes count squared, over the estimate
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
 KEPT_FEATURES = 2**30  # bytes of explicit features kept in memory during a fit, or a quarter of what is free
 SLACK = 64 * 2**20  # what libraries and the allocator take on their own account
@@ -60,14 +62,12 @@ class Plan:
     mapped: bool = False  # in a mapped file
 
 
-def choose_plan(
-    ready: Prepared, data: FitRows, options: FitOptions, num_experts: int, rank: int | None
-) -> tuple[Executor, Plan]:
+def choose_plan(ready: Prepared, data: FitRows, num_experts: int, rank: int | None) -> tuple[Executor, Plan]:
     """The first of the executors for which the memory is there, and the plan; MemoryError: there is none."""
     refused = MemoryError()
-    for executor, plan in _candidate_plans(ready, data, options, num_experts, rank):
+    for executor, plan in _candidate_plans(ready, data, num_experts, rank):
         try:
-            check_memory(plan, options.memory, ready.network.device)
+            check_memory(plan, ready.options.memory, ready.network.device)
             return executor, plan
         except MemoryError as error:
             refused = error
@@ -75,22 +75,22 @@ def choose_plan(
 
 
 def _candidate_plans(
-    ready: Prepared, data: FitRows, options: FitOptions, num_experts: int, rank: int | None
+    ready: Prepared, data: FitRows, num_experts: int, rank: int | None
 ) -> Iterator[tuple[Executor, Plan]]:
     """What may be tried, the best first: with the features of all rows kept during the fit, if they are
     explicit and so short enough, and without, where gradients, which are expensive, are made three times."""
-    tangents, device = ready.maps[0][0], ready.network.device
+    tangents, device, memory = ready.maps[0][0], ready.network.device, ready.options.memory
     explicit, size = tangents.num_columns(expert=False) is not None, len(data.rows) * tangents.row_bytes()
-    room = max(KEPT_FEATURES, (_available(device) or 0 if options.memory is None else options.memory) // 4)
-    for executor in options.executors(device):
+    room = max(KEPT_FEATURES, (_available(device) or 0 if memory is None else memory) // 4)
+    for executor in ready.options.executors(device):
         local = nearby(executor)  # memory is planned for this machine
-        plan = make_plan(ready, data, options, num_experts, rank, workers=local.workers)
-        kept = make_plan(ready, data, options, num_experts, rank, workers=local.workers, keep=True)
+        planned = partial(make_plan, ready, data, num_experts, rank, workers=local.workers)
         if explicit and size <= room:
+            kept = planned(keep=True)
             yield executor, replace(kept, peak_bytes=kept.peak_bytes + size)
         elif explicit and local is executor and _disk_has(size):  # a file does not travel
-            yield executor, replace(kept, mapped=True)
-        yield executor, plan
+            yield executor, replace(planned(keep=True), mapped=True)
+        yield executor, planned()
 
 
 def _disk_has(size: int) -> bool:
@@ -104,9 +104,9 @@ def _disk_has(size: int) -> bool:
     return size <= free
 
 
-def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outputs: str) -> None:
+def log_plan(report: Reporter, plan: Plan, ready: Prepared, num_rows: int) -> None:
     """Tell the user what is about to be done, and what it takes."""
-    count, first = ready.num_outputs, ready.maps[0][0]
+    count, first, outputs = ready.num_outputs, ready.maps[0][0], ready.options.outputs
     passes = {"shared": f"{count} backward passes", "separate": f"{count} kernels"}
     report.log(f"tangents: {ready.tangents}, {ready.reason}")
     if first.separately_differentiated:
@@ -122,11 +122,11 @@ def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     report.log(f"outputs: {outputs}, {passes.get(outputs, 'one backward pass')} for {of}")
 
 
-def default_sizes(ready: Prepared, n: int, options: FitOptions) -> tuple[int, int | None]:
+def default_sizes(ready: Prepared, n: int) -> tuple[int, int | None]:
     """Experts for n rows, and the most directions of each (None: all), without a budget."""
-    light = options.light and ready.maps[0][0].num_columns(expert=True) is not None
+    light = ready.options.light and ready.maps[0][0].num_columns(expert=True) is not None
     usual = min(math.ceil(n / LIGHT_ROWS), MAX_EXPERTS) if light else math.ceil(n / ROWS_PER_EXPERT)
-    num_experts = usual if options.num_experts is None else options.num_experts
+    num_experts = ready.options.num_experts or usual
     if num_experts > n:
         message = f"num_experts={num_experts} exceeds the {n} rows (repeats count once); "
         raise ValueError(f"{message}lower it or pass more data.")
@@ -134,43 +134,33 @@ def default_sizes(ready: Prepared, n: int, options: FitOptions) -> tuple[int, in
 
 
 def make_plan(
-    ready: Prepared,
-    data: FitRows,
-    options: FitOptions,
-    num_experts: int,
-    rank: int | None,
-    *,
-    workers: int,
-    keep: bool = False,
+    ready: Prepared, data: FitRows, num_experts: int, rank: int | None, *, workers: int, keep: bool = False
 ) -> Plan:
     """Estimate the memory of a fit: what is always there, and the largest of its stages. With `keep`, beside
     the features of all rows."""
-    maps, rows, n = [tangents for tangents, _ in ready.maps], data.rows, len(data.rows)
-    tangents, kernels, division, budget = maps[0], len(maps), options.division, options.budget.size
-    num_outputs, device = len(ready.projections) or ready.num_outputs, tangents.network.device
+    tangents, options, rows, n = ready.maps[0][0], ready.options, data.rows, len(data.rows)
+    sizing, budget, device = Sizing(ready, n, num_experts), options.budget.size, tangents.network.device
     sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(tangents), n)))
-    answered = 0 if data.validation is None else len(data.validation)
     double = rows.targets.dtype == torch.float64
     second, search = witness_needs(options.witness, sample, n, ready.num_outputs, workers, double)
-    sizing = Sizing(maps, n, num_outputs // kernels, division, options.patchwork)
+    state = sizing.expected(rank)
     if budget is not None:  # see `plan_for_budget`; a witness without room is left out
-        allowed = min(budget - sizing.expected(num_experts, rank), int(WITNESS_SHARE * budget))
+        allowed = min(budget - state, int(WITNESS_SHARE * budget))
         second = min(math.ceil(WITNESS_MARGIN * second), allowed) if second <= allowed else 0
-    shape = _Shape.of(n, num_experts, options, num_outputs, workers)
-    if tangents.num_columns(expert=True) is not None:
-        state = sizing.expected(num_experts, rank)
-    else:  # sizes are uneven, and count squared
-        each = int(1.3 * num_experts * expert_bytes(tangents, shape.rows, num_outputs // kernels))
-        state = kernels * (gate_bytes(tangents, shape.subset, division.components, num_experts) + each)
-    state = state + second if budget is None else min(state + second, budget)
+        state = min(state, budget - second)
+    elif tangents.num_columns(expert=True) is None:
+        state = int(UNEVEN_MARGIN * state)
+    answered = 0 if data.validation is None else len(data.validation)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
-    always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
+    always = 8 * n * (3 * sizing.outputs + options.division.components + 4) + SLACK
+    always += INPUT_COPIES * workers * given
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents))) if keep else 0
-    sums = 32 * num_outputs * min(tangents.num_columns(expert=False) or 0, MAX_DIM) ** 2  # of gradients
-    early = max(search, _division_bytes(tangents, shape, division.components), making, sums)
-    stages = second + early, state + _solving_bytes(tangents, shape, kept=keep)
-    return Plan(num_experts, rank, second, int(always + max(stages)), keep_features=keep)
+    sums = 32 * sizing.outputs * min(tangents.num_columns(expert=False) or 0, MAX_DIM) ** 2  # of gradients
+    early = max(search, _division_bytes(sizing), making, sums)
+    solving = state + _solving_bytes(sizing, workers, kept=keep)
+    peak = int(always + second + max(early, solving))
+    return Plan(num_experts, rank, second, peak, keep_features=keep)
 
 
 def witness_needs(
@@ -191,29 +181,6 @@ def witness_needs(
     return size, size + 8 * (max(borders, labels, factors, pairs, solved) + 4 * n * (width + num_outputs))
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Sizes of the experts before there are any."""
-
-    n: int
-    experts: int
-    subset: int  # rows of the gate
-    borrowed: int  # rows of its neighbours in an expert
-    rows: int  # of an average expert, its neighbours' rows among them
-    largest: int  # own rows of the largest expert
-    offered: int  # rows of neighbours among which the largest expert may choose
-    outputs: int  # that the experts learn
-    workers: int
-
-    @classmethod
-    def of(cls, n: int, experts: int, options: FitOptions, outputs: int, workers: int) -> _Shape:
-        mean, subset = math.ceil(n / experts), max(2, options.division.subset_size(n, experts))
-        borrowed = lend_rows(options.patchwork, n, experts) * min(options.patchwork.neighbours, experts - 1)
-        largest = min(n, math.ceil(OVERSIZE * mean)) if experts > 1 else n
-        offered = min(CANDIDATES * borrowed, n - largest)
-        return cls(n, experts, subset, borrowed, mean + borrowed, largest, offered, outputs, workers)
-
-
 def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
     """Features of so many rows while a kernel is made of them: chunks, the whole, float64 copies."""
     size, width = tangents.network.dtype.itemsize, tangents.num_columns(expert=expert)
@@ -223,40 +190,44 @@ def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
     return rows * (2 * width * size + 2 * 8 * min(width, COLUMN_BLOCK))
 
 
-def _division_bytes(tangents: TangentMap, shape: _Shape, components: int) -> int:
+def _division_bytes(sizing: Sizing) -> int:
     """Kernel PCA of the subset, the bound on a sample, and the distances to all centroids."""
-    if shape.experts == 1:
+    if sizing.num_experts == 1:
         return 0
-    rows = max(shape.subset, bound_rows(shape.n))
+    tangents, components = sizing.ready.maps[0][0], sizing.ready.options.division.components
+    rows = max(sizing.subset, bound_rows(sizing.n))
     kernel = _features_bytes(tangents, rows, expert=False) + 6 * 8 * rows * rows
     kernel += 8 * rows * (tangents.num_columns(expert=False) or 0)
-    labels = 8 * shape.n * (3 * components + 10)
+    labels = 8 * sizing.n * (3 * components + 10)
     return max(kernel, labels + 3 * at_once(DISTANCES, tangents.network.device))
 
 
-def _solving_bytes(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
+def _solving_bytes(sizing: Sizing, workers: int, *, kept: bool) -> int:
     """What the workers need beside the state: each the largest expert, as long as there are rows for it.
     Where features are kept, none are made."""
-    workers = min(shape.workers, 2 * shape.experts if shape.experts > 1 else 1)  # every expert split
-    busy = min(workers, math.ceil(shape.n / shape.largest))
+    tangents, largest = sizing.ready.maps[0][0], sizing.largest
+    device, width = tangents.network.device, tangents.num_columns(expert=True)
+    workers = min(workers, 2 * sizing.num_experts if sizing.num_experts > 1 else 1)  # every expert split
+    busy = min(workers, math.ceil(sizing.n / largest))
     chunk, row = int(CHUNK * chunk_bytes(tangents)), int(CHUNK * tangents.working_bytes())
-    if (width := tangents.num_columns(expert=True)) != tangents.num_columns(expert=False):
+    if width != tangents.num_columns(expert=False):
         chunk, row = 2 * WORKING_SET, 2 * tangents.working_bytes()  # columns are chosen on larger chunks
-    elif tangents.network.device.type == "cuda":
-        chunk += 2 * at_once(WORKSPACE, tangents.network.device)
-    making = 0 if kept else workers * min(shape.largest * row, chunk)
-    together = group_bytes(width) if kept and tangents.network.device.type in DEVICES and width else 0
-    return making + max(busy * _expert_peak(tangents, shape, kept=kept), together)
+    elif device.type == "cuda":
+        chunk += 2 * at_once(WORKSPACE, device)
+    making = 0 if kept else workers * min(largest * row, chunk)
+    together = group_bytes(width) if kept and device.type in DEVICES and width else 0
+    return making + max(busy * _expert_peak(sizing, kept=kept), together)
 
 
-def _expert_peak(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
+def _expert_peak(sizing: Sizing, *, kept: bool) -> int:
     """What solving the largest expert needs beside the making of features, while it borrows or is solved."""
-    own, offered, width = shape.largest, shape.offered, tangents.num_columns(expert=True)
-    rows = own + min(offered, shape.borrowed)
+    tangents, own, borrowed = sizing.ready.maps[0][0], sizing.largest, sizing.borrowed(sizing.num_experts)
+    offered = min(CANDIDATES * borrowed, sizing.n - own)  # rows of neighbours among which it may choose
+    width, rows = tangents.num_columns(expert=True), own + min(offered, borrowed)
     if width is not None and prefer_primal(width, own):
-        stay = kept and shape.experts == 1 and width == tangents.num_columns(expert=False)
+        stay = kept and sizing.num_experts == 1 and width == tangents.num_columns(expert=False)
         table = 0 if stay else 2 * rows * width * tangents.network.dtype.itemsize
-        return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * rows * shape.outputs)
+        return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * rows * sizing.outputs)
     given = 6 * own**2 + 4 * own * offered + 3 * offered**2  # candidates, given the own rows
     borrowing = _features_bytes(tangents, own + offered, expert=True) + 8 * given
     spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features

@@ -38,6 +38,7 @@ DIRECTIONS = 8  # random ones, from which correlations of the outputs are estima
 class Prepared:
     """A network that has passed every probe."""
 
+    options: FitOptions
     network: TangentNetwork  # the private copy and its chosen parameters
     maps: list[tuple[TangentMap, Tensor]]  # what makes the features of each kernel, and its outputs [B]
     tangents: Tangents
@@ -88,7 +89,7 @@ def prepare_network(
     if maps[0][0].slow_reason:
         warn_user(maps[0][0].slow_reason)
     projections = target_projections([bound.mix for bound, _ in maps], likelihood, options.seed)
-    return Prepared(prepared, maps, tangents, reason, projections, probed)
+    return Prepared(options, prepared, maps, tangents, reason, projections, probed)
 
 
 def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
@@ -222,7 +223,15 @@ def make_problems(
     return [Problem(rows, *m, residual, groups, linear=linear, blend=p) for m, residual, p in each]
 
 
-def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
+def of_rank(problem: Problem, rank: int | None, likelihood: Likelihood) -> Problem:
+    """The same for experts of at most so many directions (None: all), and a kernel for rows that are left
+    out."""
+    if rank is not None and likelihood.leaves_out:
+        problem = replace(problem, leave_out_tangents=_leave_out_kernel(problem.tangents, problem.rows))
+    return replace(problem, rank=rank)
+
+
+def _leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
     """The kernel that predicts rows of a light model from other trajectories: exact where possible."""
     if not isinstance(tangents, SketchMap) or tangents.sketch.dim >= Sketch.dim:
         return tangents
@@ -254,9 +263,10 @@ class FitRows:
         return replace(self, rows=rows, validation=off)
 
 
-def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
+def split_rows(ready: Prepared, rows: Rows, context: FitContext) -> FitRows:
     """Rows for the experts and rows to calibrate on: split off where a likelihood needs them."""
-    likelihood, validation = options.likelihood, options.validation
+    options, likelihood = ready.options, ready.options.likelihood
+    validation = options.validation
     labels = check_groups(options.groups, rows)
     if len(rows) < MIN_ROWS:
         warn_user(

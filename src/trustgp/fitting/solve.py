@@ -52,7 +52,7 @@ def fit_mixture(
     index: int, problem: Problem, plan: Plan, options: FitOptions, context: FitContext
 ) -> FittedMixture:
     """Divide, hand out the rows, solve: kernel number `index` of several."""
-    tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
+    tangents, store = problem.tangents, context.store
     empty_cuda_cache(tangents.network.device)  # the features of the kernel before
     if plan.keep_features and problem.cached is None:
         features = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)

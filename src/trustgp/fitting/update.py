@@ -21,13 +21,12 @@ from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
 from ..experts.witness_fit import extend_witness, find_witness, update_witness
-from ..math.held_out import CalibrationRows
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
 from .hidden import extend_hidden
-from .leave_out import clusters_left_out
-from .prepare import Residuals, leave_out_kernel, make_problems, target_projections
+from .leave_out import clusters_left_out, joined
+from .prepare import Residuals, make_problems, of_rank, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
 from .whole import extend_whole
 
@@ -160,9 +159,7 @@ def _refit_experts(
     problems, likelihood = _problems(state, training.rows, training.groups, context), state.likelihood
     mixtures, partitions, solved, touched, far = [], [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
-        problem = replace(problem, rank=state.provenance.rank)
-        if problem.rank is not None and likelihood.leaves_out:
-            problem = replace(problem, leave_out_tangents=leave_out_kernel(problem.tangents, training.rows))
+        problem = of_rank(problem, state.provenance.rank, likelihood)
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
@@ -182,9 +179,7 @@ def _refit_experts(
         mixtures.append(extend_whole(extend_hidden(mixture, added), added))
         partitions.append(partition)
         solved.append(tuple(results))
-    left_out = [one for one in far if one is not None]
-    far = CalibrationRows.cat(left_out) if left_out else None
-    after = replace(training, partitions=tuple(partitions), solved=tuple(solved), far=far)
+    after = replace(training, partitions=tuple(partitions), solved=tuple(solved), far=joined(far))
     return after, tuple(mixtures), touched
 
 

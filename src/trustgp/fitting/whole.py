@@ -18,15 +18,11 @@ from ..experts.whole import MAX_DIM
 from ..tangents.base import TangentMap, gram_blocks
 from ..tangents.sketch import OutputSketchMap, SketchMap
 from .divide import run_tangents
-from .hidden import class_labels, hidden_at, hidden_index
-from .options import FitOptions
+from .hidden import MIN_BUDGET, class_labels, hidden_at, hidden_index
 from .prepare import Prepared
 
 MAX_ROWS = 2**14  # evenly spread, whose gradients are summed
 MAX_OUTPUTS = 16  # each needs a backward pass of its own
-MIN_BUDGET = 8  # over its size: within a smaller budget there is none
-
-
 MAX_KEPT_BYTES = 2**27  # of gradients by output, which are kept for the rows that are left out
 Reduced = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -34,20 +30,18 @@ Reduced = tuple[Tensor | None, Tensor | None, Tensor | None]
 class RowSums:
     """Sums of gradients by output, and hidden vectors of a few rows, gathered chunk by chunk."""
 
-    def __init__(self, ready: Prepared, rows: Rows, options: FitOptions) -> None:
-        self._rows, self._network, self._likelihood = rows, ready.network, options.likelihood
-        self.tangents = output_map(ready, options)
+    def __init__(self, ready: Prepared, rows: Rows) -> None:
+        self._rows, self._network, self._likelihood = rows, ready.network, ready.options.likelihood
+        self.tangents = output_map(ready)
         self.sample = evenly(len(rows), MAX_ROWS) if self.tangents else torch.arange(0)
         self._moments: Tensor | None = None
         self.by_output: Tensor | None = None  # of all rows [n, C, D], where they are few
-        if self.tangents is not None and options.likelihood.leaves_out and len(self.sample) == len(rows):
-            shape, dtype = (
-                (len(rows), self.tangents.num_outputs, self.tangents.sketch.dim),
-                ready.network.dtype,
-            )
+        if self.tangents is not None and self._likelihood.leaves_out and len(self.sample) == len(rows):
+            shape = len(rows), self.tangents.num_outputs, self.tangents.sketch.dim
+            dtype = ready.network.dtype
             if math.prod(shape) * dtype.itemsize <= MAX_KEPT_BYTES:
                 self.by_output = torch.empty(shape, dtype=dtype, device=ready.network.device)
-        self._wanted, width = hidden_index(ready.network, rows, options)
+        self._wanted, width = hidden_index(ready, rows)
         self._hidden = torch.empty(len(self._wanted), width, device=ready.network.device)
         self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
 
@@ -122,9 +116,9 @@ def _second_moments(each: Tensor) -> Tensor:
     return total
 
 
-def output_map(ready: Prepared, options: FitOptions) -> OutputSketchMap | None:
+def output_map(ready: Prepared) -> OutputSketchMap | None:
     """The map that gives the gradients of each output; None without a sketch, or with many outputs."""
-    tangents, likelihood, size = ready.maps[0][0], options.likelihood, options.budget.size
+    tangents, likelihood, size = ready.maps[0][0], ready.options.likelihood, ready.options.budget.size
     if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or likelihood.whole_kind is None:
         return None
     dim = tangents.sketch.dim
