@@ -88,6 +88,7 @@ class UncertaintyModel(FittedModel):
         Regression only; see `trustgp.state.joint` for what is exact. Its diagonal is the variance of
         `predict`.
         """
+        require_support(self, "joint")
         return joint(self.state, inputs)
 
     def novelty(self, inputs: Inputs) -> Tensor:
@@ -124,6 +125,7 @@ class UncertaintyModel(FittedModel):
             level: In (0, 1).
             unpack: As for `fit`.
         """
+        require_support(self, "conformal")
         return conformal(self, validation, level=level, unpack=unpack)
 
     @explain_call("update((inputs, targets))")
@@ -198,14 +200,6 @@ class DenseModel(UncertaintyModel):
         p = None if rows is None else self.predict(rows, unpack=unpack).rows
         scores = self.held_scores if p is None else p.score[p.valid].cpu()
         return self._with_threshold(scores, false_alarm)
-
-    def joint(self, inputs: Inputs) -> Any:
-        """Refused: positions are predicted independently."""
-        require_support(self, "joint")
-
-    def conformal(self, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None) -> Any:
-        """Refused: positions of one input are not exchangeable."""
-        require_support(self, "conformal")
 
     def watch(self) -> Any:
         """Refused: a monitor judges frames of one position."""

@@ -61,7 +61,7 @@ def raising(error):
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 CLOSED = PermissionError(errno.EACCES, "Permission denied")
-NO_WRITES = SimpleNamespace(write=raising(FULL))
+NO_WRITES = SimpleNamespace(writelines=raising(FULL))
 FAULTS = [  # what is replaced, by what, and the error
     ("shutil.disk_usage", lambda folder: SimpleNamespace(free=1), r"train: 100 rows \(400 bytes\) .*TMPDIR"),
     ("tempfile.TemporaryFile", lambda **_: NO_WRITES, "No space .* Let TMPDIR name"),

@@ -75,5 +75,5 @@ def test_groups_of_any_labels_are_numbered_from_zero_in_the_order_of_the_rows():
     assert check_groups(None, rows_of(4)) is None
     assert check_groups(["b", "a", "b", "c"], rows_of(4)).tolist() == [1, 0, 1, 2]
     assert check_groups(torch.tensor([7, 7, 2, 9]), rows_of(4)).tolist() == [1, 1, 0, 2]
-    with pytest.raises(ValueError, match=r"shape \(3,\); one label for each of 4 rows"):
+    with pytest.raises(ValueError, match=r"shape \(3,\); one for each of 4 rows"):
         check_groups([0, 0, 1], rows_of(4))

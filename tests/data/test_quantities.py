@@ -18,9 +18,8 @@ def test_sizes_and_budgets_are_parsed():
     for text, expected in SIZES.items():
         assert parse_bytes(text, name="budget") == expected
         assert parse_budget(text, name="budget") == Budget(size=expected)
-    budgets = {None: Budget(), "none": Budget(exact=True), Budget(5): Budget(5)}
-    for text, expected in budgets.items():
-        assert parse_budget(text, name="budget") == expected
+    assert parse_budget(None, name="budget") == Budget()
+    assert parse_budget("none", name="budget") == Budget(exact=True)
 
 
 def test_what_is_no_size_is_refused_with_what_to_do():
@@ -34,4 +33,3 @@ def test_what_is_no_size_is_refused_with_what_to_do():
 
 def test_sizes_are_shown_with_a_unit():
     assert {size: size_text(size) for size in TEXTS} == TEXTS
-    assert (str(Budget()), str(Budget(2**20))) == ("no limit", "1.0 MiB")

@@ -15,17 +15,14 @@ class Budget:
     size: int | None = None  # bytes; None: any
     exact: bool = False  # whether experts keep everything, exactly; else a model is light
 
-    def __str__(self) -> str:
-        return "no limit" if self.size is None else size_text(self.size)
 
-
-BudgetText = int | str | Budget | None  # a budget as a user may write it
+BudgetText = int | str | None  # a budget as a user may write it
 
 
 def parse_budget(value: BudgetText, *, name: str) -> Budget:
     """A budget from bytes, a text like "64 MiB", or "none"."""
-    if value is None or isinstance(value, Budget):
-        return value or Budget()
+    if value is None:
+        return Budget()
     if value == EXACT:
         return Budget(exact=True)
     if isinstance(value, bool) or not isinstance(value, (int, str)):

@@ -160,16 +160,16 @@ def distinct_rows(rows: Rows) -> Tensor:
     n, size = len(rows), HASHED_BYTES // max(1, row_bytes(rows.first)) + 1
     sample, targets = rows.batch(torch.arange(0, n, max(1, n // min(size, 1024))))
     device = leaves(sample)[0].device  # where inputs are on a GPU, millions of keys are sorted there
-    keys, new = _hashed(rows.targets.to(device), targets.to(device)), torch.ones(n, dtype=torch.bool)
+    keys, new = hashed(rows.targets.to(device), targets.to(device)), torch.ones(n, dtype=torch.bool)
     if (unique := len(keys.unique())) < n:
-        lots = (map(_hashed, leaves(rows.take(part)), leaves(sample)) for part in torch.arange(n).split(size))
+        lots = (map(hashed, leaves(rows.take(part)), leaves(sample)) for part in torch.arange(n).split(size))
         keys = keys + torch.cat([torch.stack([*lot]).sum(dim=0) for lot in lots])
     order = keys.argsort(stable=True)  # of equal ones the first row comes first
     new[order[1:].cpu()] = (keys[order].diff() != 0).cpu()
     return new if unique >= UNIQUE_SHARE * int(new.sum()) else torch.ones_like(new)
 
 
-def _hashed(values: Tensor, like: Tensor) -> Tensor:
+def hashed(values: Tensor, like: Tensor) -> Tensor:
     """A number for each row [n], int64, equal where rows are; the spread is that of the rows `like`."""
     flat, like = values.reshape(len(values), -1), like.reshape(len(like), -1)
     if flat.is_floating_point():
@@ -212,53 +212,46 @@ class RowBuffer:
 
     def __init__(self, name: str) -> None:
         self._name = name  # of the data, in error messages
-        self._parts: list[list[Tensor]] = []  # of each tensor, while they are in memory
-        self._files: list[IO[bytes]] = []
-        self._like: list[tuple[torch.dtype, tuple[int, ...]]] = []
+        self._batches: list[list[Tensor]] = []  # in memory
+        self._files: list[IO[bytes]] = []  # of each tensor, once they are many
+        self._like: list[Tensor] = []  # none of the rows of each tensor
         self._rows, self._bytes = 0, 0
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """One batch: the same tensors each time, of shape [b, ...], alike but for b."""
-        if not self._like:
-            self._like = [(tensor.dtype, tuple(tensor.shape[1:])) for tensor in tensors]
-            self._parts = [[] for _ in tensors]
         self._rows += len(tensors[0])
         self._bytes += sum(tensor.nbytes for tensor in tensors)
-        if self._files:
-            self._write(tensors)
-            return
-        for part, tensor in zip(self._parts, tensors, strict=True):
-            part.append(tensor.detach().clone())  # whoever makes the batches may use their memory again
-        if self._bytes <= KEPT_BYTES:
-            return
-        try:
-            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
-        except OSError as error:
-            raise self._full(error) from error
-        for batch in zip(*self._parts, strict=True):
-            self._write(batch)
-        self._parts = []
+        # copies: whoever makes the batches may use their memory again
+        self._batches.append([tensor.detach().clone() for tensor in tensors])
+        self._like = self._like or [tensor[:0] for tensor in self._batches[0]]
+        if self._bytes > KEPT_BYTES:
+            try:
+                self._write()
+            except OSError as error:
+                raise self._full(error) from error
 
     def finish(self) -> list[Tensor]:
         """The whole tensors, shape [n, ...]: in memory, or mapped files that are read as they are needed."""
         if self._files:
-            return [self._mapped(file, *like) for file, like in zip(self._files, self._like, strict=True)]
-        whole = []
-        for part in self._parts:
+            return [self._mapped(file, like) for file, like in zip(self._files, self._like, strict=True)]
+        parts, whole = [[*part] for part in zip(*self._batches, strict=True)], []
+        self._batches.clear()
+        for part in parts:
             whole.append(part[0] if len(part) == 1 else torch.cat(part))
             part.clear()  # no longer twice there
         return whole
 
-    def _write(self, tensors: Sequence[Tensor]) -> None:
-        size = sum(tensor.nbytes for tensor in tensors)
+    def _write(self) -> None:
+        """Move what is in memory to the files."""
+        if not self._files:
+            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
+        size = sum(tensor.nbytes for batch in self._batches for tensor in batch)
         if shutil.disk_usage(tempfile.gettempdir()).free < size + SPARED_BYTES:
-            raise self._full(OSError(errno.ENOSPC, "no space left"))
-        try:
-            for file, tensor in zip(self._files, tensors, strict=True):
-                if tensor.numel():
-                    file.write(raw_bytes(tensor).data)
-        except OSError as error:
-            raise self._full(error) from error
+            raise OSError(errno.ENOSPC, "no space left")
+        for file, *parts in zip(self._files, *self._batches, strict=True):
+            file.writelines(raw_bytes(part).data for part in parts)
+            file.flush()
+        self._batches.clear()
 
     def _full(self, error: OSError) -> OSError:
         folder = tempfile.gettempdir()
@@ -269,18 +262,13 @@ class RowBuffer:
             "Let TMPDIR name a folder with more room, or pass memory-mapped arrays: they are not copied.",
         )
 
-    def _mapped(self, file: IO[bytes], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        try:
-            file.flush()
-        except OSError as error:
-            raise self._full(error) from error
-        size = file.tell()
-        if size == 0:
-            return torch.empty(self._rows, *shape, dtype=dtype)
+    def _mapped(self, file: IO[bytes], like: Tensor) -> Tensor:
+        if (size := file.tell()) == 0:
+            return like.new_empty(self._rows, *like.shape[1:])
         # copy on write: torch knows no read-only memory, and the mapping outlives the file's handle
         pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         file.close()
-        return torch.frombuffer(pages, dtype=dtype).reshape(self._rows, *shape)
+        return torch.frombuffer(pages, dtype=like.dtype).reshape(self._rows, *like.shape[1:])
 
 
 def mapped_rows(n: int, like: Tensor) -> Tensor:

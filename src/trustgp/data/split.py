@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .rows import ChosenRows, Rows
+from .rows import ChosenRows, Rows, hashed
 from .trees import leaves
 from .user_warnings import warn_user
 
@@ -27,7 +27,7 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
             "default temperature; no novelty threshold is available. Pass `validation=`."
         )
         return torch.zeros(len(rows), dtype=torch.bool)
-    held_out = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
+    held_out = held_rows(len(rows), seed) if groups is None else _held_units(groups, seed)
     warn_user(
         f"there are no validation rows, so {int(held_out.sum())} of the {len(rows)} training rows are kept "
         "from the experts to calibrate on. The network was trained on them: one that has fitted all its rows "
@@ -39,10 +39,7 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
 
 def held_rows(n: int, seed: int) -> Tensor:
     """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
-    held_out = torch.zeros(n, dtype=torch.bool)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    held_out[order[: min(MAX_HELD_OUT, n // HELD_OUT_EVERY)]] = True
-    return held_out
+    return _held_units(torch.arange(n), seed)
 
 
 def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
@@ -52,8 +49,8 @@ def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
     return rows.subset(kept)
 
 
-def _held_groups(groups: Tensor, seed: int) -> Tensor:
-    """Groups in random order until a tenth of the rows is reached, never all of them."""
+def _held_units(groups: Tensor, seed: int) -> Tensor:
+    """Groups in random order until a tenth of the rows is reached, never all of them; bool [n]."""
     count = int(groups.max()) + 1
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     totals = torch.bincount(groups)[order].cumsum(0)
@@ -72,12 +69,18 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
         what = f"groups have no label in {len(bad)} of {given.size} rows, first in row {bad[0]}"
         raise ValueError(f"{what}; each needs one.")
     labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
-    if labels.shape != (len(rows),):
-        raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
-    if not rows.ordered:
-        what = "groups are given but the train loader shuffles: labels and rows would not match"
-        raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
+    _require_one_each(labels, rows, "groups")
     return labels
+
+
+def _require_one_each(values: Tensor, rows: Rows, name: str) -> None:
+    """Raise unless there is one value for each row, in the order of the rows."""
+    if values.shape != (len(rows),):
+        what = f"{name} have shape {tuple(values.shape)}; one for each of {len(rows)} rows is needed"
+        raise ValueError(f"{what}, [{len(rows)}].")
+    if not rows.ordered:
+        what = f"{name} are given but the train loader shuffles: {name} and rows would not match"
+        raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
 
 
 def weighted(rows: Rows, weights: Any) -> Rows:
@@ -86,17 +89,12 @@ def weighted(rows: Rows, weights: Any) -> Rows:
         return rows
     given = weights.detach().cpu() if isinstance(weights, Tensor) else np.asarray(weights, dtype=np.float64)
     values = torch.as_tensor(given).double()
-    if values.shape != (len(rows),):
-        what = f"weights have shape {tuple(values.shape)}; one for each of {len(rows)} rows is needed"
-        raise ValueError(f"{what}, [{len(rows)}].")
+    _require_one_each(values, rows, "weights")
     if len(wrong := (~(values > 0) | values.isinf()).nonzero().flatten()):
         raise ValueError(
             f"weights are not positive and finite in {len(wrong)} of {len(rows)} rows, first "
             f"{float(values[wrong[0]]):g} in row {int(wrong[0])}; drop rows that should not count."
         )
-    if not rows.ordered:
-        what = "weights are given but the train loader shuffles: weights and rows would not match"
-        raise ValueError(f"{what}. Pass a loader with shuffle=False, or the dataset itself.")
     values = values / values.max()  # the sum of huge ones is not finite
     if bool((values == values[0]).all()):
         return rows
@@ -124,9 +122,7 @@ def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:
     train, validation = _keys(rows, index), _keys(held_out, asked)
     if train.shape[1] != validation.shape[1]:
         return 0.0
-    weights = torch.randint(-(2**62), 2**62, train.shape[1:], generator=draw) | 1
-    train, validation = (keys * weights for keys in (train, validation))  # whole numbers: sums have no order
-    train, validation = train.sum(dim=1), validation.sum(dim=1)
+    train, validation = (hashed(keys, keys) for keys in (train, validation))
     unique = int((train.unique(return_counts=True)[1] == 1).sum())
     shares = float(torch.isin(validation, train).double().mean()), 1.0 - unique / len(train)
     share, repeated = (min(1.0, one * len(rows) / len(index)) for one in shares)  # as those not looked at
