@@ -27,6 +27,14 @@ def test_kept_rows_stand_in_their_order_and_later_ones_are_all_kept():
     assert not bool(held_rows(100, 0)[numbers[:90]].any())
 
 
+def test_rows_that_are_repeated_by_weight_stay_those_of_their_parent():
+    parent = split.weighted(rows_of(12), [1.0] * 8 + [3.0] * 4)
+    held = split.repeated(parent.subset(torch.arange(12) >= 6))
+    assert held.targets.flatten().tolist() == [7, 8, 9, 10, 10, 11]
+    assert torch.equal(held.parent_indices(torch.arange(6)), held.targets.flatten())
+    assert torch.equal(held.rebind(rows_of(12)).inputs, held.inputs)
+
+
 def test_whole_groups_are_held_and_never_all_of_them():
     groups = torch.arange(200) // 25
     with pytest.warns(UserWarning, match="25 of the 200"):

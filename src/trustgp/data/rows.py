@@ -73,8 +73,8 @@ class Rows:
         return replace(self, inputs=to_device(self.inputs, device))
 
     def subset(self, chosen: Tensor) -> Rows:
-        """Those that are True in `chosen` [n], in their order, where they are: none is copied."""
-        return ChosenRows(self, chosen.nonzero().flatten())
+        """Those that are True in `chosen` [n], or at these indices, where they are: none is copied."""
+        return ChosenRows(self, torch.arange(len(self))[chosen])
 
     def every(self, stride: int) -> Rows:
         """Every `stride`-th of them."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .rows import ChosenRows, Rows, hashed
+from .rows import Rows, hashed
 from .trees import leaves
 from .user_warnings import warn_user
 
@@ -110,7 +110,7 @@ def in_proportion(weights: Tensor) -> Tensor:
 
 def repeated(rows: Rows) -> Rows:
     """As many rows, each as often as it weighs."""
-    return rows if rows.weights is None else ChosenRows(rows, in_proportion(rows.weights))
+    return rows if rows.weights is None else rows.subset(in_proportion(rows.weights))
 
 
 def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:
