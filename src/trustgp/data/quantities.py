@@ -21,22 +21,19 @@ BudgetText = int | str | None  # a budget as a user may write it
 
 def parse_budget(value: BudgetText, *, name: str) -> Budget:
     """A budget from bytes, a text like "64 MiB", or "none"."""
-    if value is None:
-        return Budget()
-    if value == EXACT:
-        return Budget(exact=True)
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f'{name}={value!r}; write bytes, a text like "64 MiB" or "2 GB", or "none".')
+    if value is None or value == EXACT:
+        return Budget(exact=value == EXACT)
     return Budget(parse_bytes(value, name=name))
 
 
 def parse_bytes(value: int | str, *, name: str) -> int:
     """Bytes from a number or a text like "64 MiB"."""
-    if isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
-        if match is None or match[2].lower() not in _UNITS:
-            raise ValueError(f'{name}="{value}"; write bytes, or a text like "64 MiB" or "2 GB".')
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is not None and match[2].lower() in _UNITS:
         value = int(float(match[1]) * _UNITS[match[2].lower()])
+    elif isinstance(value, bool) or not isinstance(value, int):
+        given = f'"{value}"' if isinstance(value, str) else value
+        raise ValueError(f'{name}={given}; write bytes, or a text like "64 MiB" or "2 GB".')
     if value < 1:
         raise ValueError(f"{name}={value} bytes; a positive size is needed.")
     return value
