@@ -1,7 +1,6 @@
 """Progress bars, and the lines that `fit` logs."""
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -51,8 +50,7 @@ class Reporter:
         do not come. `rows` counts the rows of an item. When the work ends early, their `close` is called."""
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
-        began, counted = time.perf_counter(), 0
-        self._open[task] = items
+        self._open[task], counted = items, 0
         many = "many" if total is None else str(total)
         self.position = f"{stage} ({done} of {many})"
         for number, item in enumerate(items, start=done + 1):
@@ -60,11 +58,8 @@ class Reporter:
             counted += 0 if rows is None else rows(item)
             self._progress.update(task, advance=1, rows=counted)
             self.position = f"{stage} ({number} of {many})"
-            if total and 10 * number // total > 10 * (number - 1) // total:
-                seconds = max(1e-9, time.perf_counter() - began)
-                left = seconds * (total - number) / (number - done)
-                speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
-                LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
+            if total and 10 * number // total > 10 * (number - 1) // total:  # each tenth
+                LOGGER.debug("%s", self.position)
         del self._open[task]
         self.position = ""
 

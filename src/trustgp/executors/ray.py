@@ -115,10 +115,6 @@ class Ray:
             raise ValueError(f"gpus={gpus}; give a fraction of one GPU, or a whole number of them.")
         self.address, self.gpus, self.retries, self._workers = address, gpus, retries, workers
 
-    def __repr__(self) -> str:
-        where = f"address={self.address!r}, workers={self._workers}"
-        return f"Ray({where}, gpus={self.gpus}, retries={self.retries})"
-
     @property
     def workers(self) -> int:
         if self._workers is not None:
