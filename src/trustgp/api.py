@@ -129,15 +129,13 @@ def fit(
     network, train = given.pop("network"), given.pop("train")
     with plain_modes():
         options = FitOptions.parse(**given)
-    try:
-        with plain_modes():
+        try:
             return UncertaintyModel(fit_model(network, train, options))
-    except DenseOutputError as error:
-        with plain_modes():
+        except DenseOutputError as error:
             return DenseModel(fit_dense(network, error.rows, options))
-    except BudgetError as error:
-        error.model = None if error.model is None else UncertaintyModel(error.model)
-        raise
+        except BudgetError as error:
+            error.model = None if error.model is None else UncertaintyModel(error.model)
+            raise
 
 
 def paper(

@@ -69,16 +69,17 @@ class _TrustEstimator(BaseEstimator):
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> UncertaintyModel:
         """The error bar of a given network, or of one that is trained here; rows of weight 0 are dropped."""
         options, seed = dict(self.fit_options or {}), self.random_state
+        groups = None if groups is None else np.asarray(groups)
+        check_consistent_length(X, groups)
         if weights is not None:
             weights = _check_sample_weight(weights, X, ensure_non_negative=True)
-            groups = None if groups is None else np.asarray(groups)[weights > 0]
-            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
+            kept = weights > 0
+            X, y, weights = X[kept], y[kept], weights[kept]
+            groups = None if groups is None else groups[kept]
         allowed = [name for name in signature(fit).parameters if name not in OWN]
         if wrong := sorted(set(options) - set(allowed)):
             raise ValueError(f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}.")
         seed = int(seed if isinstance(seed, Integral) else check_random_state(seed).randint(2**31 - 1))
-        check_consistent_length(X, groups)
-        groups = None if groups is None else np.asarray(groups)
         validation: Any = options.pop("validation", None)
         trained = unwrap(self.network)
         trained = trained if isinstance(trained, (nn.Module, list, tuple)) else None

@@ -28,30 +28,25 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
     mode = _mode(path, target)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}{PART}"
     made = temporary / path.name if named else temporary
-    try:
+    with explained(f"cannot write in the folder of {path}"):
         if named:
             temporary.mkdir(0o700)
         else:  # not `tempfile`, whose files nobody but the owner may read
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             os.close(os.open(temporary, flags, 0o666 if mode is None else 0o600))
-    except OSError as error:
-        raise explained(error, f"cannot write in the folder of {path}") from error
     try:
-        yield made
-        for part in (made, *made.rglob("*")):  # of a folder all that is in it
-            _sync(part, mode)
-        os.replace(made, target)
-    except OSError as error:
-        raise explained(error, f"{path} was not written; the file before it is intact") from error
+        with explained(f"{path} was not written; the file before it is intact"):
+            yield made
+            for part in (made, *made.rglob("*")):  # of a folder all that is in it
+                _sync(part, mode)
+            os.replace(made, target)
     finally:
         if named:
             shutil.rmtree(temporary, ignore_errors=True)
         else:
             temporary.unlink(missing_ok=True)
-    try:
+    with explained(f"{path} is written, but a power failure may still undo it"):
         _sync(target.parent, None)
-    except OSError as error:
-        raise explained(error, f"{path} is written, but a power failure may still undo it") from error
 
 
 def _mode(path: Path, target: Path) -> int | None:
@@ -80,7 +75,12 @@ def _sync(path: Path, mode: int | None) -> None:
         os.close(handle)
 
 
-def explained(error: OSError, what: str) -> OSError:
-    """An error of the same kind (`PermissionError` and so on) that says what it means."""
-    reason = error.strerror or str(error)
-    return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise an OSError in the block as one of the same kind (`PermissionError` and so on) that says what it
+    means."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{what}: {error.strerror or error}"
+        raise (OSError(error.errno, reason) if error.errno else OSError(reason)) from error

@@ -111,9 +111,6 @@ def equal_lengths(pairs: Iterable[Pair], network: nn.Module | None = None) -> It
             continue
         batches = [first, *stream]
         lengths = [_length(inputs) for inputs, _ in batches]
-        if len(set(lengths)) == 1:
-            yield from batches
-            return
         texts = [inputs for inputs, _ in batches]
         names = [name for name in first[0] if all(map(_as_long, (t[name] for t in texts), lengths))]
         by_word = all(map(_as_long, (targets for _, targets in batches), lengths))

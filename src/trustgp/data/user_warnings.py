@@ -22,12 +22,12 @@ LIBRARY_FILES += (contextlib.__file__,)
 NO_HINTS: Mapping[str, str] = {}
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str) -> None:
     """Warn from the first line outside of this package."""
     frame, level = sys._getframe(1), 2  # the caller of this function is the second level
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY_FILES):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(message, stacklevel=level)
 
 
 def add_note(error: Exception, note: str) -> None:

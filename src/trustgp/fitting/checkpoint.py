@@ -147,10 +147,8 @@ def locked(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    try:
+    with explained(f"the folder of the checkpoint, {folder}, cannot be created"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explained(error, f"the folder of the checkpoint, {folder}, cannot be created") from error
     file = _lock(folder)
     try:
         yield
