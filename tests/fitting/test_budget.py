@@ -10,7 +10,7 @@ from torch import nn
 
 import trustgp
 from trustgp.fitting import budget, pipeline, whole
-from trustgp.fitting.compress import ModelForm, reduced
+from trustgp.fitting.compress import reduced
 from trustgp.fitting.plan import LIGHT_ROWS, RANK
 from trustgp.fitting.sizes import MIN_RANK, OVERHEAD, Sizing
 from trustgp.state.model_state import nbytes
@@ -114,7 +114,7 @@ def test_the_witness_goes_where_the_experts_alone_fit(fit):
     whole = fit(FEWER, witness=trustgp.Witness())
     small = budget.shrink_to_budget(whole.state, nbytes(replace(whole.state, witness=None)) + OVERHEAD)
     assert small.witness is not None  # fewer directions come first
-    least = nbytes(reduced(whole.state, ModelForm(MIN_RANK, False))) + OVERHEAD
+    least = nbytes(reduced(whole.state, MIN_RANK, witness=False)) + OVERHEAD
     assert budget.shrink_to_budget(whole.state, least).witness is None
 
 

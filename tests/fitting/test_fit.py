@@ -204,15 +204,6 @@ class Named(Dataset):
         return (inputs, self.case.targets[i]) if self.targets else inputs
 
 
-def test_tensors_datasets_and_loaders_give_the_same_model(
-    case, fit_case, fitted, witnessed, assert_same_state
-):
-    data, arrays = TensorDataset(case.inputs, case.targets), (case.inputs.numpy(), case.targets.numpy())
-    for train in (data, arrays):
-        assert_same_state(fit_case(train=train), fitted)
-    assert_same_state(fit_case(train=DataLoader(data, batch_size=7), witness=Witness()), witnessed)
-
-
 def test_tuples_and_dicts_of_inputs_give_the_same_error_bar(case, fit_case, fitted):
     network = Wrapped(case.network, before=lambda a, b: torch.cat([a, b], dim=1))
     a, b = case.inputs[:, :1], case.inputs[:, 1:]

@@ -9,36 +9,35 @@ from trustgp.data.rows import Rows
 from trustgp.executors import FitContext, Threads
 from trustgp.experts import gate as gate_module
 from trustgp.experts.expert import Problem
-from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import CANDIDATES, MIN_BORROWED, Patchwork, lend_rows
 from trustgp.fitting import divide as divide_module
 from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
+from trustgp.fitting.options import FitOptions
 from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks
 from trustgp.likelihoods import Classification, Regression
 from trustgp.tangents import LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
 
 
-def bound_map(case, tangents=None):
+def bound_map(case):
     mix, _ = output_mixes("shared", 2, torch.Generator())[0]
-    tangents = tangents or LayerFactors()
-    return tangents.bind(prepare(case.network, "all", None), mix, case.inputs[:4], case.targets[:4])
+    return LayerFactors().bind(prepare(case.network, "all", None), mix, case.inputs[:4], case.targets[:4])
 
 
 def context_of(report):
     return FitContext(torch.device("cpu"), 0, Threads(2), report)
 
 
-def divided(case, report, experts, **options):
-    options = {"division": Division(), "patchwork": Patchwork(), **options}
-    return divide(
-        bound_map(case, options.pop("tangents", None)),
-        Rows(case.inputs, case.targets),
-        experts,
-        replace(context_of(report), seed=options.pop("seed", 0)),
-        **options,
-    )
+def problem_of(case, **options) -> Problem:
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    rows = Rows(case.inputs, case.targets)
+    return Problem(rows, bound_map(case), torch.arange(2), residual, **{"groups": None, **options})
+
+
+def divided(case, report, experts, seed=0):
+    return divide(problem_of(case), experts, FitOptions(), replace(context_of(report), seed=seed))
 
 
 def test_a_partition_keeps_the_components_of_its_rows(case, report):
@@ -97,13 +96,6 @@ def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, repor
             expected += sorted(rows, key=excess.tolist().__getitem__)[: 3 * CANDIDATES]
         assert sorted(task.candidates.tolist()) == sorted(expected)
         assert task.borrowed == 3 * len(partition.neighbours[expert])
-
-
-def problem_of(case, **options) -> Problem:
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
-    rows = Rows(case.inputs, case.targets)
-    return Problem(rows, bound_map(case), torch.arange(2), residual, **{"groups": None, **options})
 
 
 def test_without_groups_a_few_experts_evenly_spread_are_judged_and_with_groups_all(case, report):

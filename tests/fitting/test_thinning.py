@@ -106,11 +106,22 @@ def test_a_stride_is_saved_and_new_rows_are_thinned_by_it(network, model, tmp_pa
         trustgp.load(tmp_path / "m.trustgp", network).update(new, train=trajectory(2400, 5), progress=False)
 
 
-def test_left_out_groups_choose_without_validation_rows(network, tmp_path):
+@pytest.fixture(scope="module")
+def motions():
+    """The rows of six motions, and their groups."""
+    rows = tuple(torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
+    return rows, torch.arange(6).repeat_interleave(300)
+
+
+@pytest.fixture(scope="module")
+def grouped(network, motions):
+    """A model of them."""
+    return trustgp.fit(network, motions[0], groups=motions[1], **SETTINGS)
+
+
+def test_left_out_groups_choose_without_validation_rows(network, motions, grouped, tmp_path):
     """A stride is chosen, but not for independent rows."""
-    inputs, targets = (torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
-    groups = torch.arange(6).repeat_interleave(300)
-    model = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
+    ((inputs, _), groups), model = motions, grouped
     assert model.state.provenance.stride == 8
     assert model.state.provenance.rows == 225
     assert "every 8th, as left-out groups chose" in str(model)
@@ -124,12 +135,9 @@ def test_left_out_groups_choose_without_validation_rows(network, tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_chosen_stride_predicts_new_motions_better_than_all_rows(network, monkeypatch):
-    inputs, targets = (torch.cat(part) for part in zip(*(trajectory(300, k) for k in range(6)), strict=True))
-    groups = torch.arange(6).repeat_interleave(300)
-    model = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
+def test_the_chosen_stride_predicts_new_motions_better_than_all_rows(network, motions, grouped, monkeypatch):
     monkeypatch.setattr(pipeline, "STRIDES", ())
-    every = trustgp.fit(network, (inputs, targets), groups=groups, **SETTINGS)
+    every = trustgp.fit(network, motions[0], groups=motions[1], **SETTINGS)
     new = [trajectory(300, 20 + k) for k in range(6)]
-    losses = [sum(-float(one.predict(x).log_prob(y).mean()) for x, y in new) / 6 for one in (model, every)]
+    losses = [sum(-float(one.predict(x).log_prob(y).mean()) for x, y in new) / 6 for one in (grouped, every)]
     assert losses[0] < losses[1] - 0.05

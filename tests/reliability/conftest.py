@@ -12,6 +12,7 @@ from reliability.helpers import quiet_fit, trained
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.fitting import solve as solving
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,17 @@ def classes_file(tmp_path_factory) -> Saved:
 def saved(request) -> Saved:
     """Both in turn."""
     return request.getfixturevalue(f"{request.param}_file")
+
+
+@pytest.fixture
+def no_expert_work(monkeypatch):
+    """Any of the costly stages fails the test."""
+
+    def never(*arguments, **options):
+        raise AssertionError("an expert's work began before the check")
+
+    monkeypatch.setattr(solving, "divide", never)
+    monkeypatch.setattr(solving, "solve_expert", never)
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
-from trustgp.fitting import solve as solving
 
+pytestmark = pytest.mark.usefixtures("no_expert_work")
 N = 200
 BAD = [torch.nan, torch.inf, -torch.inf]
 
@@ -23,17 +23,6 @@ def data():
 @pytest.fixture(scope="module")
 def case():
     return blobs()
-
-
-@pytest.fixture(autouse=True)
-def no_expert_work(monkeypatch):
-    """Any of the costly stages would fail the test."""
-
-    def never(*arguments, **options):
-        raise AssertionError("an expert's work began before the rows were checked")
-
-    monkeypatch.setattr(solving, "divide", never)
-    monkeypatch.setattr(solving, "solve_expert", never)
 
 
 def test_good_rows_do_reach_the_experts(data):

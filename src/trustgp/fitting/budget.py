@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import tee
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..data.quantities import size_text
 from ..data.rows import Rows
 from ..state.model_state import ModelState, nbytes
 from ..tangents import Sketch
-from .compress import ModelForm, reduced
+from .compress import reduced
 from .plan import RANK, WITNESS_SHARE, default_sizes, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
 from .sizes import MIN_RANK, OVERHEAD, Sizing
@@ -96,17 +97,17 @@ def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
         return state
     most = state.directions
     for witness in (True, False) if state.witness is not None else (True,):
-        forms = [ModelForm(rank, witness) for rank in (*range(min(MIN_RANK, most), most), None)]
-        fitting = bisect_right(forms, size - OVERHEAD, key=lambda form: nbytes(reduced(state, form)))
-        if fitting:
-            small = state if forms[fitting - 1] == ModelForm() else reduced(state, forms[fitting - 1])
+        form, ranks = partial(reduced, state, witness=witness), [*range(min(MIN_RANK, most), most), None]
+        if fitting := bisect_right(ranks, size - OVERHEAD, key=lambda rank: nbytes(form(rank))):
+            rank = ranks[fitting - 1]
+            small = state if rank is None and witness else form(rank)
             # an update keeps to them, too
             provenance = replace(small.provenance, rank=small.directions or None, size=size)
             return replace(small, provenance=provenance)
-    form = ModelForm(min(MIN_RANK, most) or None, state.witness is None)
+    least = reduced(state, min(MIN_RANK, most) or None, witness=state.witness is None)
     raise BudgetError(
-        f"nothing fits within {size_text(size)}: the smallest form ({form}) needs "
-        f"{size_text(nbytes(reduced(state, form)))}. Raise the budget, or fit with fewer experts, a shorter "
+        f"nothing fits within {size_text(size)}: the smallest form ({least.provenance.compressed}) needs "
+        f"{size_text(nbytes(least))}. Raise the budget, or fit with fewer experts, a shorter "
         "sketch (tangents=trustgp.Sketch(128)) or outputs='pseudo'. This error has the fitted `model`.",
         state,
     )

@@ -23,6 +23,7 @@ from ..math.held_out import CalibrationRows, mean_by_output
 from ..math.quantiles import NUM_MEASURES, needed_rows
 from ..state.model_state import ModelState, Training, network_pass, predict_uncalibrated
 from .leave_out import stated_at
+from .prepare import outputs_at
 from .whole import left_out_leverage
 
 OVERFIT_RATIO = 3.0  # of held-out to training error, from which a warning comes
@@ -130,12 +131,11 @@ def _validation_rows(
     return type(held_out[0]).cat(held_out), torch.cat(measures)
 
 
-@torch.no_grad()
 def _warn_overfit(state: ModelState, rows: Rows, indices: Tensor, left_out: CalibrationRows) -> None:
     """Warn where the network's error on its training rows is far below its error on left-out rows."""
     network, sample = state.mixtures[0].tangents.network, indices[evenly(len(indices), MAX_OVERFIT_ROWS)]
-    parts = [network.matrix(rows.take(part)).cpu() for part in sample.split(network.pass_rows(rows.first))]
-    training = state.likelihood.residual(torch.cat(parts), rows.targets[sample].cpu()).square().mean(dim=0)
+    outputs, targets = outputs_at(network, rows, sample), rows.targets[sample].cpu()
+    training = state.likelihood.residual(outputs, targets).square().mean(dim=0)
     held_out = mean_by_output(left_out, left_out.residual.square(), len(training))
     varying = held_out > 0
     ratio = float((held_out[varying] / training[varying]).log().mean().div(2).exp())

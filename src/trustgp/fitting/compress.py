@@ -1,6 +1,6 @@
 """`trustgp.compress`: a smaller and faster model from a fitted one, without the training rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -14,18 +14,6 @@ from ..state.model_state import FittedModel, ModelState, read_like, require_supp
 from .calibrate import recalibrate
 
 Model = TypeVar("Model", bound=FittedModel)
-
-
-@dataclass(frozen=True)
-class ModelForm:
-    """What is left of a model. Forms are nested: one with fewer directions is part of one with more."""
-
-    rank: int | None = None  # directions of an expert, at most; None: all
-    witness: bool = True  # whether the witness stays, where there is one
-
-    def __str__(self) -> str:
-        words = [] if self.rank is None else [f"rank={self.rank}"]
-        return ", ".join([*words, *([] if self.witness else ["no witness"])]) or "as it is"
 
 
 @cpu_default()
@@ -63,15 +51,14 @@ def compress(
         raise ValueError(f"rank={rank!r}; a whole number of at least 1 is needed, or None: all.")
     if witness not in (None, True, False):
         raise ValueError(f"witness={witness!r}; allowed are False, and True or None: it stays.")
-    form = ModelForm(rank, witness is not False)
-    if form == ModelForm():
+    if rank is None and witness is not False:
         raise ValueError("nothing to compress: pass rank= or witness=False.")
     if rank is not None and not model.state.directions:
         raise ValueError(
             "the experts of this model are exact: they keep rows, and no directions that could be dropped. "
             'Fit without budget="none", or with tangents=trustgp.Sketch(512).'
         )
-    small = reduced(model.state, form)
+    small = reduced(model.state, rank, witness=witness is not False)
     if validation is not None:
         rows = read_like(model.state, validation, name="validation", unpack=unpack)
         with reporting(enabled=progress) as report:
@@ -86,19 +73,21 @@ def compress(
     return type(model)(small)
 
 
-def reduced(state: ModelState, form: ModelForm) -> ModelState:
-    """The smaller model, with the same calibration, but without a threshold."""
-    mixtures, training = tuple(mixture.truncate(form.rank) for mixture in state.mixtures), state.training
+def reduced(state: ModelState, rank: int | None, *, witness: bool) -> ModelState:
+    """The model with at most so many directions in an expert (None: all), and with its witness or without. It
+    has the same calibration, but no threshold. One with fewer directions is part of one with more."""
+    mixtures, training = tuple(mixture.truncate(rank) for mixture in state.mixtures), state.training
     if training is not None:  # an update goes on from the smaller experts
         each = zip(training.solved, [mixture.experts for mixture in mixtures], strict=True)
         solved = tuple(tuple(replace(a, expert=b) for a, b in zip(*pair, strict=True)) for pair in each)
         training = replace(training, solved=solved)
-    rank = state.provenance.rank if form.rank is None else form.rank
+    words = ["" if rank is None else f"rank={rank}", "" if witness else "no witness"]
+    changes = {"compressed": ", ".join(filter(None, words)), "rank": rank or state.provenance.rank}
     return replace(
         state,
         mixtures=mixtures,
-        witness=state.witness if form.witness else None,
-        provenance=replace(state.provenance, rank=rank, compressed=str(form)),
+        witness=state.witness if witness else None,
+        provenance=replace(state.provenance, **changes),
         training=training,
         held_scores=torch.zeros(0, dtype=torch.float64),
         threshold=None,

@@ -11,12 +11,14 @@ from torch import Tensor
 from ..data.chunking import chunks, map_chunks, rows_at_once
 from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
+from ..experts.expert import Problem
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
-from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import Patchwork, neighbour_lists
+from ..experts.gate import Gate, Partition, find_centroids, make_projection, nearest_two
+from ..experts.neighbours import neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
+from .options import FitOptions
 
 EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # the bound of the division is exact up to these rows
 MAX_CACHED_BYTES = 2 * 2**30  # that torch may cache on a GPU while experts are solved
@@ -135,27 +137,20 @@ def embed_rows(
 
 
 def divide(
-    tangents: TangentMap,
-    rows: Rows,
-    num_experts: int,
-    context: FitContext,
-    *,
-    division: Division,
-    patchwork: Patchwork,
-    cached: Features | None = None,
+    problem: Problem, num_experts: int, options: FitOptions, context: FitContext
 ) -> tuple[Partition, Tensor]:
     """The partition of the rows, and the bound of the approximation it brings."""
-    generator = torch.Generator().manual_seed(context.seed)
-    sizes = division.subset_size(len(rows), num_experts), division.clustered_size(len(rows), num_experts)
-    order = torch.randperm(len(rows), generator=generator)
+    tangents, rows, division, n = problem.tangents, problem.rows, options.division, len(problem.rows)
+    generator, device = torch.Generator().manual_seed(context.seed), tangents.network.device
+    sizes = division.subset_size(n, num_experts), division.clustered_size(n, num_experts)
+    order = torch.randperm(n, generator=generator)
     subset, clustered = (order[:size].sort().values for size in sizes)
-    device = tangents.network.device
     gate = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
-    points = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
+    points = torch.zeros(n, 0, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def project(index: Tensor):
-        features = features_at(tangents, rows, index, NO_COLUMNS, cached)
+        features = features_at(tangents, rows, index, NO_COLUMNS, problem.cached)
         _require_finite_gradients(features.diag(), index)
         projection = make_projection(features, division.components)
         return projection, projection(features)
@@ -164,24 +159,24 @@ def divide(
         empty_cuda_cache(device)
         ((projection, chosen),) = context.inline().map(project, [subset])
         if chosen.shape[1]:  # else the rows do not differ: there is nothing to divide them by
-            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, cached)
+            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, problem.cached)
             empty_cuda_cache(device)
-            _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
+            _require_finite_gradients(points.sum(dim=1), torch.arange(n))
             chosen = points[clustered.to(device)] if len(clustered) > len(subset) else chosen
             gate = Gate(projection, find_centroids(chosen, points, num_experts, seed=context.seed))
     nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
-    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
+    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), options.patchwork.neighbours)
     partition = Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
     if gate.projection is None:
         return partition, torch.zeros((), dtype=torch.float64)
 
     @torch.no_grad()
     def mass_of(index: Tensor) -> Tensor:
-        features = features_at(tangents, rows, index, NO_COLUMNS, cached)
+        features = features_at(tangents, rows, index, NO_COLUMNS, problem.cached)
         gram = features.gram(features)
-        return mass_between(gram, nearest[index].to(gram.device), len(rows)).cpu()
+        return mass_between(gram, nearest[index].to(gram.device), n).cpu()
 
-    sample = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
+    sample = torch.randperm(n, generator=generator)[: bound_rows(n)].sort().values
     (bound,) = context.inline().map(mass_of, [sample])
     return partition, bound
 

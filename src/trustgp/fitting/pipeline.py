@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
     with (
         locked(options.checkpoint),  # first: a folder that is in use is refused before the work
         reporting(enabled=options.progress) as report,
-        ThreadPoolExecutor(1) as background,
+        ThreadPoolExecutor(2) as background,
     ):
         network, rows = _read(network, train, options)
         device = options.device or next(network.parameters(), torch.empty(0)).device
@@ -75,7 +75,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         executor, plan = choose_plan(ready, data, num_experts, rank)
         log_plan(report, plan, ready, len(data.rows))
         host_data = data.rebind(rows)  # as the user passed them
-        prints = background.submit(_fingerprints, ready.network.module, host_data)  # it may take seconds
+        prints = _fingerprints(background, ready.network.module, host_data)
         probes = Probes.of(ready.network, host_data.rows)
         store = _open_checkpoint(prints, plan, ready, probes)
         fit = Fit(ready, data, plan, replace(context, executor=executor, store=store))
@@ -83,12 +83,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
             state, suits = fit.thinned(device_rows)
             if suits.warning:
                 warn_user(suits.warning)
-            host_data = host_data.every(state.provenance.stride)
-            signed = _signed(state.provenance, prints.result(), host_data)
-            assert state.training is not None
-            parts = {"rows": host_data.rows, "validation": host_data.validation, "by_output": None}
-            training = replace(state.training, **parts)
-            state = replace(state, probes=probes, provenance=signed, training=training)
+            state = _completed(state, probes, prints, host_data.every(state.provenance.stride))
         ready.network.recording = True
         seconds = time.perf_counter() - began
         speed = f"{rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s"
@@ -108,30 +103,34 @@ def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Row
     return network, weighted(read_rows(train, **how, network=network), options.weights)
 
 
-def _fingerprints(module: nn.Module, data: FitRows) -> dict[str, Any]:
-    """Of network, rows and weights."""
-    with ThreadPoolExecutor(2) as pool:
-        network = pool.submit(network_fingerprint, module)
-        rows = pool.submit(rows_fingerprint, data.rows, data.groups)
-        return {"weights": weights_fingerprints(module), "network": network.result(), "data": rows.result()}
+def _fingerprints(pool: Executor, module: nn.Module, data: FitRows) -> dict[str, Future[Any]]:
+    """Of network, rows and weights; they may take seconds."""
+    network, weights = pool.submit(network_fingerprint, module), pool.submit(weights_fingerprints, module)
+    rows = pool.submit(rows_fingerprint, data.rows, data.groups)
+    return {"network": network, "weights": weights, "data": rows}
 
 
-def _signed(provenance: Provenance, prints: dict[str, Any], data: FitRows) -> Provenance:
-    """With the fingerprints of the network and of the rows that the experts have."""
-    if provenance.stride > 1:
-        prints = prints | {"data": rows_fingerprint(data.rows, data.groups)}
-    return replace(provenance, **prints)
+def _completed(
+    state: ModelState, probes: Probes | None, prints: dict[str, Future[Any]], data: FitRows
+) -> ModelState:
+    """With probes and fingerprints, and with the user's own rows that the experts have."""
+    values = {name: one.result() for name, one in prints.items()}
+    if state.provenance.stride > 1:
+        values["data"] = rows_fingerprint(data.rows, data.groups)
+    assert state.training is not None
+    training = replace(state.training, rows=data.rows, validation=data.validation, by_output=None)
+    return replace(state, probes=probes, provenance=replace(state.provenance, **values), training=training)
 
 
 def _open_checkpoint(
-    prints: Future[dict[str, Any]], plan: Plan, ready: Prepared, probes: Probes | None
+    prints: dict[str, Future[Any]], plan: Plan, ready: Prepared, probes: Probes | None
 ) -> Checkpoint | None:
     """The folder of solved experts, if the user named one; that of another fit is refused."""
     options = ready.options
     if options.checkpoint is None:
         return None
     settings = {
-        **{name: prints.result()[name] for name in ("network", "data")},
+        **{name: prints[name].result() for name in ("network", "data")},
         "tangents": [type(ready.tangents).__name__, ready.tangents.settings()],
         "names": list(ready.network.names),
         "experts": plan.num_experts,
@@ -213,13 +212,12 @@ class Fit:
                 residuals.add(rows.parent_indices(index), outputs)
         sums.complete(context)
         if validation is not None and data.split[1]:  # split off from the training rows
-            for index, outputs in run_network(ready.network, validation, context):
-                residuals.check(validation.parent_indices(index), outputs)
+            residuals.check_outputs(ready.network, validation, context)
         values = residuals.all()
         residuals.warn()
         if validation is not None and not data.split[1]:
-            checked = Residuals(likelihood, validation, "validation", ready.projections)
-            checked.compute(ready.network, context)  # for its errors
+            checked = Residuals(likelihood, validation, "validation")
+            checked.check_outputs(ready.network, validation, context)
         if not likelihood.common_prior:  # a common prior is found on few rows
             linear = precompute_linear(first, rows, context)
         problems = make_problems(ready.maps, rows, values, data.groups, ready.projections, linear)

@@ -84,7 +84,7 @@ def prepare_network(
             few = take(sample, evenly(count(sample), PROBE_ROWS))
             mixes = [(_longest_mix(prepared, few, own), mixes[0][1])]
     if tangents.wants_targets:
-        targets = likelihood.pruning_targets(lambda: _outputs(prepared, sample), targets)
+        targets = likelihood.pruning_targets(lambda: outputs_at(prepared, rows, chosen), targets)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
     if maps[0][0].slow_reason:
         warn_user(maps[0][0].slow_reason)
@@ -105,11 +105,11 @@ def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Gener
     return signs[None] / len(signs) ** 0.5
 
 
-def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
-    """f(x) of a sample, shape [n, C], on the CPU."""
-    parts = chunks(count(inputs), network.pass_rows(inputs))
-    with torch.no_grad():
-        return torch.cat([network.matrix(take(inputs, index)).cpu() for index in parts])
+@torch.no_grad()
+def outputs_at(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
+    """f(x) of a few rows, shape [k, C], on the CPU."""
+    parts = index.split(network.pass_rows(rows.first))
+    return torch.cat([network.matrix(rows.take(part)).cpu() for part in parts])
 
 
 def choose_tangents(
@@ -151,7 +151,7 @@ class Residuals:
 
     def add(self, index: Tensor, outputs: Tensor) -> None:
         """Take the outputs [k, C] of the rows `index`."""
-        outputs = self.check(index, outputs)
+        outputs = self._check(index, outputs)
         residual = self._likelihood.residual(outputs, self._targets[index])
         parts = [residual @ one for one in self._projections] or [residual]
         self._values = self._values or [part.new_empty(len(self._added), part.shape[1]) for part in parts]
@@ -159,10 +159,10 @@ class Residuals:
             values[index] = part
         self._added[index] = True
 
-    def check(self, index: Tensor, outputs: Tensor) -> Tensor:
-        """Check the outputs of rows whose residuals are not needed, too; return them on the CPU."""
+    def _check(self, index: Tensor, outputs: Tensor) -> Tensor:
+        """Check outputs; return them on the CPU."""
         outputs = outputs.cpu()
-        if not self._values:
+        if not self._sample:
             self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
         self._finite[index] = finite_rows(outputs)
         sampled = index % -(-len(self._finite) // COMPARED_ROWS) == 0
@@ -177,8 +177,17 @@ class Residuals:
 
     def all(self) -> list[Tensor]:
         """In the order of the rows; a ValueError where outputs were not finite."""
-        require_all(self._finite, f"the network's outputs on the {self._name} rows")
+        self._require_finite()
         return [values[self._added] for values in self._values]
+
+    def check_outputs(self, network: TangentNetwork, rows: Rows, context: FitContext) -> None:
+        """Check the outputs of rows whose residuals are not needed, and raise where they are not finite."""
+        for index, outputs in run_network(network, rows, context):
+            self._check(rows.parent_indices(index), outputs)
+        self._require_finite()
+
+    def _require_finite(self) -> None:
+        require_all(self._finite, f"the network's outputs on the {self._name} rows")
 
     def compute(self, network: TangentNetwork, context: FitContext) -> list[Tensor]:
         """Of all rows, by a pass through the network of their own."""

@@ -1,6 +1,6 @@
 """From a kernel to its mixture: divide, hand out rows, solve."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,8 +58,7 @@ def fit_mixture(
         features = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
         problem = replace(problem, cached=features)
     context.report.begin("dividing the rows")
-    settings = {"division": options.division, "patchwork": options.patchwork, "cached": problem.cached}
-    partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **settings)
+    partition, bound = divide(problem, plan.num_experts, options, context)
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
     if options.likelihood.common_prior:
@@ -130,7 +129,7 @@ def solve_tasks(
     done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
     left = [replace(tasks[i], number=i) for i in todo]
     groups = solved_together(problem, left) if nearby(context.executor) is context.executor else []
-    results = _named(_all_results(problem, left, groups, context), todo)
+    results = _all_results(problem, left, groups, context)
     counts = {"total": len(tasks), "done": done, "rows": lambda pair: len(tasks[todo[pair[0]]].own)}
     tracked = context.report.track(results, stage="solving the experts", **counts)
     with closing(results):  # an error below stops the workers at once
@@ -146,8 +145,9 @@ def solve_tasks(
 
 def _all_results(
     problem: Problem, tasks: list[Task], groups: list[list[int]], context: FitContext
-) -> Iterator[tuple[int, Any]]:
-    """Positions and results: of groups that are solved together, then of the others, one by one."""
+) -> Generator[tuple[int, Any], None, None]:
+    """Positions and results: of groups that are solved together, then of the others, one by one; an error
+    names the experts of lost workers."""
     others, device = set(range(len(tasks))), problem.tangents.network.device
     moved = {name: getattr(problem, name).to(device) for name in ("residual", "outputs") if groups}
     for group in groups:
@@ -158,9 +158,14 @@ def _all_results(
             yield from zip(group, results, strict=True)
     positions = sorted(others)
     solve = partial(_solve_or_explain, problem)
-    for place, result in context.executor.run(solve, [tasks[i] for i in positions]):
-        empty_cuda_cache(device)
-        yield positions[place], result
+    try:
+        for place, result in context.executor.run(solve, [tasks[i] for i in positions]):
+            empty_cuda_cache(device)
+            yield positions[place], result
+    except WorkerLostError as error:
+        lost = ", ".join(str(tasks[positions[i]].number) for i in error.positions)
+        add_note(error, f"Experts without a result: {lost}.")
+        raise
 
 
 def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:
@@ -170,15 +175,6 @@ def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationErr
         return FactorisationError(str(error))
     except Exception as error:
         add_note(error, f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
-        raise
-
-
-def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tuple[int, Any], None, None]:
-    """The results; where workers were lost, the error says which experts are without one."""
-    try:
-        yield from results
-    except WorkerLostError as error:
-        add_note(error, f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
         raise
 
 

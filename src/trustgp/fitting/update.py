@@ -12,7 +12,7 @@ from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
 from ..data.rows import BATCH_ROWS, Rows, distinct_rows, gather, read_rows
 from ..data.split import check_groups, kept_rows
 from ..data.torch_modes import cpu_default, plain_modes
-from ..data.trees import leaves
+from ..data.trees import kinds
 from ..data.user_warnings import warn_user
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting
@@ -24,11 +24,10 @@ from ..experts.witness_fit import extend_witness, find_witness, update_witness
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
-from .hidden import extend_hidden
 from .leave_out import clusters_left_out, joined
 from .prepare import Residuals, make_problems, of_rank, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
-from .whole import extend_whole
+from .whole import extended
 
 
 @cpu_default()
@@ -54,9 +53,8 @@ def update_state(
     with plain_modes(), reporting(enabled=progress) as report:
         added, stride = read_like(state, new_rows, name="new_rows", unpack=unpack), state.provenance.stride
         new_groups = check_groups(groups, added)
-        if stride > 1:  # the experts have as few of the old ones
-            added = Rows(*added.batch(torch.arange(0, len(added), stride)), added.ordered)
-            new_groups = None if new_groups is None else new_groups[::stride]
+        added = added.every(stride)  # the experts have as few of the old ones
+        new_groups = None if new_groups is None else new_groups[::stride]
         if difference := changed_behaviour(state):
             raise ValueError(
                 f"the model's network is no longer the one it was fitted to: {difference}. Undo changes in "
@@ -67,16 +65,8 @@ def update_state(
         if state.training is None and train is None:
             return _low_rank_update(state, added, context)
         before = _rebuild_training(state, train, unpack, context)
-        _check_alike(before.rows, added)
-        labels = _join_groups(before.groups, new_groups)
+        rows, labels = _join_rows(before.rows, added), _join_groups(before.groups, new_groups)
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
-        # the old rows, then the new ones; more than memory should hold go to a file
-        both = before.rows, replace(added, targets=added.targets.to(before.rows.targets))
-        batches = (rows.batch(index) for rows in both for index in chunks(len(rows), BATCH_ROWS))
-        weights = before.rows.weights  # new rows have the mean weight
-        weights = None if weights is None else torch.cat([weights, weights.new_ones(len(added))])
-        ordered = before.rows.ordered and added.ordered
-        rows = Rows(*gather(batches, name="old and new rows"), ordered, weights)
         whole = replace(before, rows=rows, groups=labels)
         after, mixtures, touched = _refit_experts(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
@@ -131,8 +121,7 @@ def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tup
             own = (labels == number).nonzero().flatten().cpu()
             experts[number] = extended_expert(problem, experts[number], own, first, state.provenance.rank)
             touched.append(before + number)
-        mixture = extend_hidden(replace(mixture, experts=tuple(experts)), added)
-        mixtures.append(extend_whole(mixture, added))
+        mixtures.append(extended(replace(mixture, experts=tuple(experts)), added))
         before += len(experts)
     witness, setting = state.witness, state.provenance.witness
     if witness is not None and setting is not None:
@@ -176,7 +165,7 @@ def _refit_experts(
         results = solve_tasks(problem, after, context, finished=same)
         mixture = replace(mixture, experts=tuple(result.expert for result in results))
         far.append(clusters_left_out(problem, mixture, after))
-        mixtures.append(extend_whole(extend_hidden(mixture, added), added))
+        mixtures.append(extended(mixture, added))
         partitions.append(partition)
         solved.append(tuple(results))
     after = replace(training, partitions=tuple(partitions), solved=tuple(solved), far=joined(far))
@@ -205,15 +194,17 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
     return Training(rows, None, None, tuple(partitions), solved)
 
 
-def _check_alike(rows: Rows, added: Rows) -> None:
-    """New rows must have the shape of the old ones, and their inputs the type."""
-    *inputs, targets = zip(*([*leaves(one.first), one.targets] for one in (rows, added)), strict=True)
-    for old, new in ([tuple(value.shape[1:]) for value in pair] for pair in (*inputs, targets)):
-        if old != new:
-            raise ValueError(f"new_rows have shape {new} a row; the model was fitted on {old}.")
-    for old, new in inputs:
-        if old.dtype != new.dtype:
-            raise ValueError(f"new_rows are {new.dtype}; the model was fitted on {old.dtype}.")
+def _join_rows(rows: Rows, added: Rows) -> Rows:
+    """The old rows, then the new ones, which have the mean weight; more than memory should hold go to a file.
+    They must have one shape, and their inputs one type."""
+    given, wanted = ([*kinds(one.first), f"{one.targets.shape[1]} targets"] for one in (added, rows))
+    if given != wanted:
+        what = f"new_rows have {', '.join(given)} a row"
+        raise ValueError(f"{what}; the model was fitted on {', '.join(wanted)}.")
+    parts = (one.batch(index) for one in (rows, added) for index in chunks(len(one), BATCH_ROWS))
+    pairs = ((inputs, targets.to(rows.targets)) for inputs, targets in parts)
+    weights = None if rows.weights is None else torch.cat([rows.weights, rows.weights.new_ones(len(added))])
+    return Rows(*gather(pairs, name="old and new rows"), rows.ordered and added.ordered, weights)
 
 
 def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:

@@ -8,21 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.chunking import chunks, evenly, map_chunks
+from ..data.chunking import evenly, map_chunks
 from ..data.rows import Rows
 from ..executors import FitContext
 from ..experts.features import chunk_rows
-from ..experts.hidden import HiddenRows
+from ..experts.hidden import MIN_PER_CLASS, HiddenRows, rows_per_class
 from ..experts.mixture import Mixture
 from ..experts.whole import MAX_DIM
 from ..tangents.base import TangentMap, gram_blocks
+from ..tangents.jacobian.layer_io import hidden_rows
+from ..tangents.network import TangentNetwork
 from ..tangents.sketch import OutputSketchMap, SketchMap
 from .divide import run_tangents
-from .hidden import MIN_BUDGET, class_labels, hidden_at, hidden_index
 from .prepare import Prepared
 
 MAX_ROWS = 2**14  # evenly spread, whose gradients are summed
 MAX_OUTPUTS = 16  # each needs a backward pass of its own
+MIN_BUDGET = 8  # over the size of what is optional: within a smaller budget there is none
 MAX_KEPT_BYTES = 2**27  # of gradients by output, which are kept for the rows that are left out
 Reduced = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -41,7 +43,7 @@ class RowSums:
             dtype = ready.network.dtype
             if math.prod(shape) * dtype.itemsize <= MAX_KEPT_BYTES:
                 self.by_output = torch.empty(shape, dtype=dtype, device=ready.network.device)
-        self._wanted, width = hidden_index(ready, rows)
+        self._wanted, width = _hidden_index(ready, rows)
         self._hidden = torch.empty(len(self._wanted), width, device=ready.network.device)
         self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
 
@@ -86,14 +88,14 @@ class RowSums:
                 self.add(index, reduced)
         if not bool(self._filled.all()):
             left = (~self._filled).nonzero().flatten()
-            vectors = hidden_at(self._network, self._rows, self._wanted[left])
+            vectors = _hidden_at(self._network, self._rows, self._wanted[left])
             self._hidden[left.to(vectors.device)] = vectors.to(self._hidden)
 
     def fields(self, residual: Tensor) -> dict[str, Any]:
         """Fields of a mixture, from the residuals [n, C] of the rows."""
         hidden, moments, kind = None, self._moments, self._likelihood.whole_kind
         if len(self._wanted):
-            labels = class_labels(self._rows)[self._wanted]
+            labels = _class_labels(self._rows)[self._wanted]
             hidden = HiddenRows.of(self._hidden, labels.to(self._network.device))
         if kind is None or moments is None or not bool(torch.isfinite(moments).all()):  # an overflow
             return {"hidden": hidden}
@@ -141,16 +143,49 @@ def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor 
     return torch.cat([mixture.whole.left_out(*pair).cpu() for pair in weighted])
 
 
-def extend_whole(mixture: Mixture, rows: Rows) -> Mixture:
-    """The mixture whose posterior of all rows has these rows, too."""
-    if (whole := mixture.whole) is None:
-        return mixture
-    for index in chunks(len(rows), chunk_rows(mixture.tangents)):
-        whole = whole.extended(_gradients(mixture.tangents, rows, index))
-    return replace(mixture, whole=whole)
+def extended(mixture: Mixture, rows: Rows) -> Mixture:
+    """The mixture whose posterior of all rows, and whose hidden vectors, have these rows, too."""
+    hidden, whole, every = mixture.hidden, mixture.whole, torch.arange(len(rows))
+    if hidden is not None:
+        hidden = hidden.extended(_hidden_at(mixture.tangents.network, rows, every), _class_labels(rows))
+    if whole is not None:
+        for index in every.split(chunk_rows(mixture.tangents)):
+            whole = whole.extended(_gradients(mixture.tangents, rows, index))
+    return replace(mixture, hidden=hidden, whole=whole)
 
 
 @torch.no_grad()
 def _gradients(tangents: Any, rows: Rows, index: Tensor) -> Tensor:
     """The sketches of each output of rows `index`, [k, C, D]."""
     return torch.cat(map_chunks(lambda part: tangents(rows.take(part)).by_output, index, len(index)))
+
+
+def _hidden_index(ready: Prepared, rows: Rows) -> tuple[Tensor, int]:
+    """A few rows of each class [k], ascending, and the numbers of a hidden vector; none where the network has
+    no head, or the budget no room."""
+    network, options = ready.network, ready.options
+    if not network.head:
+        return torch.arange(0), 0
+    labels = _class_labels(rows)
+    width = hidden_rows(network, rows.first).shape[1]
+    classes = len(labels.unique())
+    most = min(rows_per_class(classes, width), max(MIN_PER_CLASS, options.hidden_rows // classes))
+    each = [(labels == label).nonzero().flatten() for label in labels.unique()]
+    index = torch.cat([own[evenly(len(own), most)] for own in each]).sort().values
+    size = options.budget.size
+    short = size is not None and size < MIN_BUDGET * 4 * width * len(index)
+    return (torch.arange(0), 0) if short else (index, width)
+
+
+def _class_labels(rows: Rows) -> Tensor:
+    """The class of each row on the CPU, int64 [n]; 0 where targets are not one class number a row."""
+    targets: Any = rows.targets.cpu()
+    single = targets.shape[1] == 1 and not targets.is_floating_point()
+    return targets[:, 0].long() if single else torch.zeros(len(targets), dtype=torch.int64)
+
+
+@torch.no_grad()
+def _hidden_at(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
+    """Hidden vectors of the rows `index`, shape [k, h]."""
+    size = network.pass_rows(rows.first)
+    return torch.cat(map_chunks(lambda part: hidden_rows(network, rows.take(part)), index, size))
