@@ -80,7 +80,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         store = _open_checkpoint(prints, plan, ready, probes)
         fit = Fit(ready, data, plan, replace(context, executor=executor, store=store))
         with explain_interrupts(report, store):
-            state, suits = fit.thinned(device_rows)
+            state, suits = fit.best_model(device_rows)
             if suits.warning:
                 warn_user(suits.warning)
             state = _completed(state, probes, prints, host_data.every(state.provenance.stride))
@@ -150,7 +150,7 @@ class Fit:
     plan: Plan
     context: FitContext
 
-    def thinned(self, device_rows: Rows) -> tuple[ModelState, HeldOutFit]:
+    def best_model(self, device_rows: Rows) -> tuple[ModelState, HeldOutFit]:
         """The model of all rows, or of every k-th where held-out rows prefer it."""
         sums = RowSums(self.ready, self.data.rows)
         problems = self.problems(device_rows, sums)
@@ -159,12 +159,12 @@ class Fit:
         judge, gain = ("left-out groups", MIN_GROUP_GAIN) if grouped else ("validation rows", MIN_GAIN)
         thinned = [[one.every(stride) for one in problems] for stride in strides]
         passes = ValidationPasses() if strides else None
-        state, suits = self.model(problems, whole, passes, by_output=sums.by_output)
+        state, suits = self.fit_rows(problems, whole, passes, by_output=sums.by_output)
         for number, (stride, fewer) in enumerate(zip(strides, thinned, strict=True), start=1):
             if not grouped and suits.start - suits.loss < MIN_SURPRISE:
                 break  # validation rows are like left-out training rows
             first = number * len(self.ready.maps)
-            other, its = self._every(stride).model(fewer, whole, passes, first=first)
+            other, its = self._every(stride).fit_rows(fewer, whole, passes, first=first)
             self.context.report.log(
                 f"every {stride}th row: NLL of {judge} {its.loss:.3f}, was {suits.loss:.3f}"
             )
@@ -224,7 +224,7 @@ class Fit:
         problems = [of_rank(one, plan.rank, likelihood) for one in problems]
         return [replace(problems[0], cached=features), *problems[1:]]
 
-    def model(
+    def fit_rows(
         self,
         problems: list[Problem],
         whole: dict[str, Any],
