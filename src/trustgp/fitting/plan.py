@@ -35,6 +35,7 @@ from ..tangents.rows import WORKING_SET
 from .divide import bound_rows
 from .prepare import PROBE_ROWS, FitRows, Prepared
 from .sizes import Sizing
+from .whole import kept_bytes
 
 ROWS_PER_EXPERT = 1000  # of exact experts
 # Small experts detect novel rows better than large ones; many take memory.
@@ -153,7 +154,7 @@ def make_plan(
     answered = 0 if data.validation is None else len(data.validation)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * sizing.outputs + options.division.components + 4) + SLACK
-    always += INPUT_COPIES * workers * given
+    always += INPUT_COPIES * workers * given + kept_bytes(ready, n)
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents))) if keep else 0
     sums = 32 * sizing.outputs * min(tangents.num_columns(expert=False) or 0, MAX_DIM) ** 2  # of gradients

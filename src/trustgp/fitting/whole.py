@@ -1,6 +1,5 @@
 """The posterior of all rows, and hidden vectors, from the pass that gives features and outputs."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,11 +37,9 @@ class RowSums:
         self.sample = evenly(len(rows), MAX_ROWS) if self.tangents else torch.arange(0)
         self._moments: Tensor | None = None
         self.by_output: Tensor | None = None  # of all rows [n, C, D], where they are few
-        if self.tangents is not None and self._likelihood.leaves_out and len(self.sample) == len(rows):
+        if self.tangents is not None and kept_bytes(ready, len(rows)):
             shape = len(rows), self.tangents.num_outputs, self.tangents.sketch.dim
-            dtype = ready.network.dtype
-            if math.prod(shape) * dtype.itemsize <= MAX_KEPT_BYTES:
-                self.by_output = torch.empty(shape, dtype=dtype, device=ready.network.device)
+            self.by_output = torch.empty(shape, dtype=ready.network.dtype, device=ready.network.device)
         self._wanted, width = _hidden_index(ready, rows)
         self._hidden = torch.empty(len(self._wanted), width, device=ready.network.device)
         self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
@@ -130,6 +127,15 @@ def output_map(ready: Prepared) -> OutputSketchMap | None:
     if per_output.num_outputs > MAX_OUTPUTS or (size is not None and size < MIN_BUDGET * 4 * dim**2):
         return None
     return per_output
+
+
+def kept_bytes(ready: Prepared, n: int) -> int:
+    """Memory of the gradients by output of n rows that a fit keeps; 0: it keeps none."""
+    tangents = output_map(ready)
+    if tangents is None or n > MAX_ROWS or not ready.options.likelihood.leaves_out:
+        return 0
+    size = n * tangents.num_outputs * tangents.sketch.dim * ready.network.dtype.itemsize
+    return size if size <= MAX_KEPT_BYTES else 0
 
 
 def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor | None) -> Tensor:
