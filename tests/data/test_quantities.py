@@ -22,22 +22,7 @@ def test_sizes_and_budgets_are_parsed():
     assert parse_budget("none", name="budget") == Budget(exact=True)
 
 
-NO_SIZES = (
-    "0 B",
-    "0.4 B",
-    0,
-    -1,
-    "2 ms",
-    "MiB",
-    "1 parsec",
-    "1 MB, 2 MB",
-    [],
-    "",
-    True,
-    ["1 MB"],
-    2.5,
-    "-1 B",
-)
+NO_SIZES = ["0 B", "0.4 B", 0, -1, "2 ms", "MiB", "1 parsec", "1 MB, 2 MB", [], "", True, 2.5, "-1 B"]
 
 
 def test_what_is_no_size_is_refused_with_what_to_do():
