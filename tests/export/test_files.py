@@ -15,7 +15,7 @@ import trustgp
 from trustgp.experts.posteriors import PriorPosterior
 from trustgp.export import ExportError, Graph, open_onnx, traced
 from trustgp.export.module import graph as graph_module
-from trustgp.export.verify import differences
+from trustgp.export.verify import ExportSource
 
 onnx = pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
 OPTIONS = {"witness": trustgp.Witness(rows=20, neighbours=1), "validation": rows_of("gelu", 40, seed=3)}
@@ -172,7 +172,6 @@ def test_wrong_calls_are_refused(plain, file, tmp_path):
         (lambda: trustgp.export_onnx(plain, path, none), ValueError, "hold no rows; pass at least one"),
         (lambda: trustgp.compile(plain, tmp_path / "model.pt2", none), ValueError, "hold no rows"),
         (lambda: traced(plain, none), ValueError, "hold no rows"),
-        (lambda: differences(plain, open_onnx(file), none), ValueError, "hold no rows"),
         (lambda: open_onnx(file)(none), ValueError, "hold no rows"),
         (lambda: trustgp.export_onnx(plain, path, inputs, input_units=["m"]), ValueError, "a list of 3"),
         (lambda: open_onnx(file)(inputs.double()), TypeError, "'input' is float64"),
@@ -202,8 +201,8 @@ def test_a_graph_that_differs_from_predict_or_is_too_large_is_not_kept(plain, tm
 
 def test_the_comparison_detects_a_thousandth_in_any_output(model):
     inputs = rows_of("gelu", 5)[0]
-    graph = Graph(model, inputs)
-    assert differences(model, graph, inputs) == {}
+    graph, source = Graph(model, inputs), ExportSource(model)
+    assert source.differences(graph, inputs) == {}
     for name in ("mean", "variance", "corrected", "corrected_variance", "novelty", "expert", "valid"):
 
         def wrong(rows, name=name):
@@ -212,7 +211,7 @@ def test_the_comparison_detects_a_thousandth_in_any_output(model):
             other = ~value if value.dtype == torch.bool else value + 1
             return {**outputs, name: 1.001 * value if value.is_floating_point() else other}
 
-        assert name in differences(model, wrong, inputs)
+        assert name in source.differences(wrong, inputs)
 
 
 @each("package", ["onnx", "onnxruntime"])

@@ -13,7 +13,7 @@ from ..data.trees import structure
 from ..export.detector_file import ANSWERS, LIKELIHOOD, DetectorFacts
 from ..export.errors import ExportError, refuse_network
 from ..export.metadata import COLUMNS, PREFIX, ColumnTexts, Date, common
-from ..export.module.experts import one_of
+from ..export.module.experts import Chosen
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
 from .adapter import Detection, cell_weights, probabilities, with_background
@@ -183,7 +183,7 @@ class DetectorGraph(nn.Module):
         for own in state.detections.gaussians:
             experts = [ClassExpert(own, label).to(place) for label in range(len(own.centre))]
             stacked = StackedExperts(own, slice(None)).to(place)
-            self.by_class.append(stacked if plain else one_of(experts, [experts[0].centre], plain=False))
+            self.by_class.append(stacked if plain else Chosen(experts, [experts[0].centre]))
         for own in state.pictures.gaussians:
             self.by_picture.append(ClassExpert(own, 0).to(place))
 

@@ -8,7 +8,7 @@ variances may differ by a relative 1e-4, and by that in addition.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +29,14 @@ from .module.graph import Graph, answers_of
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
 TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
-BATCHES, DENSE_BATCHES = (1, 3, 17), (1, 9)  # the last holds a row with a NaN
+COMPARED_ROWS = 17  # in the middle one with a NaN
 Run = Callable[[Inputs], Mapping[str, Any]]
 EXAMPLE_ROWS = 32  # of the training rows, if no example is given
 
 
 def _compared_rows(leaf: Tensor) -> Tensor:
     """Of an example the rows for the comparison, some of them scaled, one with a NaN."""
-    order = torch.arange(max(BATCHES))
+    order = torch.arange(COMPARED_ROWS)
     rows = leaf[order % leaf.shape[0]].clone()
     if rows.is_floating_point():
         factor = torch.tensor([1.0, 0.5, 1.5, 1.0, 4.0, -1.0], dtype=rows.dtype, device=rows.device)
@@ -45,19 +45,9 @@ def _compared_rows(leaf: Tensor) -> Tensor:
     return rows
 
 
-def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str, float]:
-    """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
-    form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
-    rows, worst = map_tensors(_compared_rows, rows_like(example, model.origin.structure, model.network)), {}
-    for batch in BATCHES:
-        part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
-        outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
-        for name, excess in _excess(model, part, model.predict(part), outputs).items():
-            worst[name] = max(excess, worst.get(name, 0.0))
-    return {name: value for name, value in worst.items() if not value <= 1.0}
-
-
-def _excess(model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: dict) -> dict[str, float]:
+def _excess(
+    model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: Mapping[str, Tensor]
+) -> dict[str, float]:
     """Differences over what is allowed, the largest of each output."""
     wanted = answers_of(expected, model.novelty_threshold is not None)
     if wanted.keys() != outputs.keys():
@@ -134,6 +124,7 @@ def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
 class ExportSource:
     """An `UncertaintyModel`; other models have a method `export_source`, whose result has these methods."""
 
+    BATCHES: ClassVar[tuple[int, ...]] = (1, 3, COMPARED_ROWS)  # rows that are compared at a time
     model: UncertaintyModel
 
     def inputs(self, example: Any) -> Inputs:
@@ -153,15 +144,26 @@ class ExportSource:
         """The file's metadata."""
         return describe(self.model, inputs, columns, date)
 
-    def _differences(self, run: Run, example: Inputs) -> dict[str, float]:
-        return differences(self.model, run, example)
+    def differences(self, run: Run, example: Inputs) -> dict[str, float]:
+        """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The
+        other form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
+        rows, worst = map_tensors(_compared_rows, example), {}
+        for batch in self.BATCHES:
+            part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
+            outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
+            for name, excess in self._excess(part, outputs).items():
+                worst[name] = max(excess, worst.get(name, 0.0))
+        return {name: value for name, value in worst.items() if not value <= 1.0}
+
+    def _excess(self, inputs: Inputs, outputs: Mapping[str, Tensor]) -> dict[str, float]:
+        return _excess(self.model, inputs, self.model.predict(inputs), outputs)
 
     def check(self, run: Run, inputs: Inputs, *, what: str) -> None:
         """Raise unless another form of the model, `what`, equals `predict`, and the network that of fit."""
         if change := changed_behaviour(self.model.state):
             other = f"the model's network is no longer the one it was fitted to: {change}. No file was"
             raise ExportError(f"{other} written; undo the change of model.network, or fit again.")
-        if worst := self._differences(run, inputs):
+        if worst := self.differences(run, inputs):
             name = max(worst, key=lambda key: worst[key])
             names = ", ".join(sorted(worst.keys() - {name})) or "nothing"
             size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"
@@ -172,6 +174,7 @@ class ExportSource:
 class DenseSource(ExportSource):
     """A `DenseModel`: inputs are those of its network, rows are their positions."""
 
+    BATCHES = (1, 9)  # the last holds a row with a NaN
     model: DenseModel
 
     def inputs(self, example: Any) -> Inputs:
@@ -190,24 +193,16 @@ class DenseSource(ExportSource):
         own = {f"{PREFIX}network": network_fingerprint(self.model.full_network)}
         return describe(self.model, inputs, columns, date) | own
 
-    def _differences(self, run: Run, example: Inputs) -> dict[str, float]:
-        rows, worst, layout = map_tensors(_compared_rows, example), {}, self.model.dense.layout
-        for batch in DENSE_BATCHES:
-            part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
-            expected, answers = self.model.predict(part), {}
-            for name, value in run(part).items():
-                value = torch.as_tensor(value).cpu()
-                whole = value.ndim > expected.index.ndim or (value.ndim and layout.tail is not None)
-                columns = layout.columns(value) if whole and value.ndim > 1 else value
-                answers[name] = columns.flatten(0, expected.index.ndim - 1)
-            inputs = part if layout.tail is not None else self._rows(part)
-            for name, excess in _excess(self.model.row_model, inputs, expected.rows, answers).items():
-                worst[name] = max(excess, worst.get(name, 0.0))
-        return {name: value for name, value in worst.items() if not value <= 1.0}
-
-    def _rows(self, inputs: Inputs) -> Tensor:
-        positions = self.model.dense.positions
-        return positions.rows(*positions(to_device(inputs, self.model.device)))
+    def _excess(self, inputs: Inputs, outputs: Mapping[str, Tensor]) -> dict[str, float]:
+        expected, layout, answers = self.model.predict(inputs), self.model.dense.layout, {}
+        for name, value in outputs.items():
+            whole = value.ndim > expected.index.ndim or (value.ndim and layout.tail is not None)
+            columns = layout.columns(value) if whole and value.ndim > 1 else value
+            answers[name] = columns.flatten(0, expected.index.ndim - 1)
+        if layout.tail is None:
+            positions = self.model.dense.positions
+            inputs = positions.rows(*positions(to_device(inputs, self.model.device)))
+        return _excess(self.model.row_model, inputs, expected.rows, answers)
 
 
 def export_source(model: Any) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ..data.batches import IGNORED
 from ..data.trees import Inputs, copied
-from .jacobian.layer_gradients import LAYERS
+from .jacobian.layer_io import LastLayers
 from .network import HALF, call
 from .outputs import OutputError
 
@@ -43,26 +42,6 @@ class ChannelLayout:
         if self.axis is None and columns.shape[-1] == 1:
             return columns[..., 0]
         return columns if self.axis == -1 else columns.movedim(-1, 1)
-
-
-class LastLayers(TorchFunctionMode):
-    """Keeps the input of the last layer with a weight matrix, for each number of its dimensions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs: dict[int, tuple[Tensor, bool]] = {}  # with the channels last; whether they were second
-        self.last = 0  # dimensions of the last one
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result, kind = func(*args, **(kwargs or {})), LAYERS.get(func)
-        given = {} if kind is None else {**dict(zip(kind.arguments, args, strict=False)), **(kwargs or {})}
-        inputs = given.get("input")
-        weighted = kind is not None and kind.mixes and isinstance(given.get("weight"), nn.Parameter)
-        if weighted and isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.is_floating_point():
-            second = kind is not None and kind.channels == 1
-            self.inputs[inputs.ndim] = (inputs.movedim(1, -1) if second else inputs), second
-            self.last = inputs.ndim
-        return result
 
 
 class PositionNetwork(nn.Module):

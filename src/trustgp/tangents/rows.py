@@ -197,14 +197,10 @@ class GradientMap(TangentMap):
         """Computes the features of a chain of layers; None where the network is not a chain."""
         device = self.network.device
         if self._chain_features is None or self._chain_features[0] != device:
-            chain = LayerChain.of(self.network) if self.chained else None
+            # its explicit formulas serve a single mix
+            chain = LayerChain.of(self.network) if len(self.mix) == 1 else None
             self._chain_features = device, None if chain is None else self.gathered(chain)
         return self._chain_features[1]
-
-    @property
-    def chained(self) -> bool:
-        """Whether the explicit formulas of a chain serve this mix."""
-        return len(self.mix) == 1
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         """The same for a given chain; None where it would be slower."""

@@ -31,23 +31,8 @@ _KEYS = itertools.count()
 CHOICES: weakref.WeakValueDictionary[int, Chosen] = weakref.WeakValueDictionary()  # of `choose`, by key
 
 
-def one_of(experts: Sequence[nn.Module], example: Sequence[Tensor], *, plain: bool) -> nn.Module:
-    """A module of labels [n] and tensors of the rows, [n, ...] each: the prediction of expert `labels[i]` for
-    row i.
-
-    An expert takes tensors of one row, as in `example`, and returns a tuple of numbers [] or vectors. Experts
-    differ only in their buffers, whose sizes do not affect those of the results. If buffers and tensors have
-    a batch dimension, with an expert for each row, so have the results.
-
-    The operation `trustgp::choose` is one node of a traced graph: where a file format can branch, only the
-    chosen expert's numbers are read, and they are stored without padding, so the cost does not depend on the
-    number of experts. In `plain` operations they are stacked, padded with zeros to one size, and indexed.
-    """
-    return Stacked(experts) if plain else Chosen(experts, example)
-
-
 class Stacked(nn.Module):
-    """Stacked modules; padding with zeros does not change a result."""
+    """`Chosen` in plain operations: experts are stacked, padded with zeros to one size, and indexed."""
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -62,7 +47,17 @@ class Stacked(nn.Module):
 
 
 class Chosen(nn.Module):
-    """Modules of one class, stored separately."""
+    """A module of labels [n] and tensors of the rows, [n, ...] each: the prediction of expert `labels[i]` for
+    row i.
+
+    An expert takes tensors of one row, as in `example`, and returns a tuple of numbers [] or vectors. Experts
+    differ only in their buffers, whose sizes do not affect those of the results. If buffers and tensors have
+    a batch dimension, with an expert for each row, so have the results.
+
+    The operation `trustgp::choose` is one node of a traced graph: where a file format can branch, only the
+    chosen expert's numbers are read, and they are stored without padding, so the cost does not depend on the
+    number of experts.
+    """
 
     def __init__(self, experts: Sequence[nn.Module], example: Sequence[Tensor]) -> None:
         super().__init__()
@@ -155,7 +150,8 @@ class FactorExperts(nn.Module):
         # the kernel with a row of zeros is zero, so the prior is not reduced
         prior = GramPosterior(zeros, solved.weights.new_ones(1, 1), torch.zeros_like(solved.weights[:1]))
         experts = [RowExpert(prior if e.failed else e.posterior) for e in mixture.experts]
-        self.experts = one_of(experts, [column[0] for column in _columns(zeros)], plain=plain)
+        example = [column[0] for column in _columns(zeros)]
+        self.experts = Stacked(experts) if plain else Chosen(experts, example)
 
     def forward(self, features: FactorFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
         r"""Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B] or [n, 1]. The

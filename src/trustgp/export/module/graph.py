@@ -162,7 +162,7 @@ class Graph(nn.Module):
 
     Rows whose input, output or prediction is not finite get an infinite variance, a novelty of 1, the expert
     -1 and `valid` False. The model is not changed; the `example` holds a few rows, as the network takes them;
-    for `plain` see `experts.one_of`.
+    for `plain` see `experts.Stacked`.
     """
 
     def __init__(self, model: UncertaintyModel, example: Inputs, *, plain: bool = True) -> None:

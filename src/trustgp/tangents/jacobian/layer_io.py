@@ -99,34 +99,38 @@ class LayerIORecorder(TorchFunctionMode):
         return tensor is self.last and tensor._version == self._version
 
 
-class HeadFinder(TorchFunctionMode):
-    """Finds the last layer with a weight matrix that a pass applies to rows of real numbers."""
+class LastLayers(TorchFunctionMode):
+    """Keeps the input of the last layer with a weight matrix, for each number of its dimensions."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.names = {id(value): name for name, value in module.named_parameters()}
-        self.name, self.rows = "", 0
+        self.inputs: dict[int, tuple[Tensor, bool]] = {}  # with the channels last; whether they were second
+        self.last = 0  # dimensions of the last one
+        self.weight: Tensor | None = None  # of that
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result, kind = func(*args, **(kwargs or {})), LAYERS.get(func)
-        given = {} if kind is None else {**dict(zip(kind.arguments, args, strict=False)), **(kwargs or {})}
-        if kind is not None and kind.mixes and id(given.get("weight")) in self.names:
-            inputs = given["input"]
-            if inputs.ndim > 1 and inputs.is_floating_point():
-                self.name, self.rows = self.names[id(given["weight"])], len(inputs)
+        if kind is None or not kind.mixes:
+            return result
+        given: Any = {**dict(zip(kind.arguments, args, strict=False)), **(kwargs or {})}
+        inputs, weighted = given.get("input"), isinstance(given.get("weight"), nn.Parameter)
+        if weighted and isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.is_floating_point():
+            second = kind.channels == 1
+            self.inputs[inputs.ndim] = (inputs.movedim(1, -1) if second else inputs), second
+            self.last, self.weight = inputs.ndim, given["weight"]
         return result
 
 
 @torch.no_grad()
 def find_head(network: TangentNetwork, inputs: Inputs) -> str:
-    """The name of that layer's weight in the differentiated network; empty where it has not one input a
-    row."""
-    names = []
+    """The name of the last weight matrix in a pass; empty where its layer has not one input a row."""
+    names, heads = {id(value): name for name, value in network.float32_module.named_parameters()}, []
     for rows in (2, 3):
-        with HeadFinder(network.float32_module) as finder:
+        with LastLayers() as layers:
             network.float32_matrix(take(inputs, torch.arange(rows) % count(inputs)))
-        names.append(finder.name if finder.rows == rows else "")
-    return names[0] if names[0] == names[1] else ""
+        whole = layers.last > 0 and len(layers.inputs[layers.last][0]) == rows
+        heads.append(names.get(id(layers.weight), "") if whole else "")
+    return heads[0] if heads[0] == heads[1] else ""
 
 
 @torch.no_grad()
