@@ -200,7 +200,7 @@ class Mixture:
         labels = self.labels(features) if labels is None else labels
         moments, amplitude = (self._looped if self.stack is None else self.stacked)(features, labels)
         numbers = self.numbers.index_select(0, labels)
-        latent = self._prediction(labels, numbers, moments, amplitude)
+        latent = self.latent(labels, numbers, moments, amplitude)
         branch.join()
         return latent.with_fields(own)
 
@@ -266,7 +266,7 @@ class Mixture:
         """0 and 1, where the numbers are."""
         return torch.arange(2.0, dtype=torch.float64, device=self.numbers.device)
 
-    def _prediction(
+    def latent(
         self, labels: Tensor, numbers: Tensor, moments: LatentMoments, amplitude: Tensor | None
     ) -> LatentPrediction:
         """From the moments of the experts `labels` [n], and their numbers [n, 3, B]."""

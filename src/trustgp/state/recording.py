@@ -112,7 +112,7 @@ def unrecordable(state: Any) -> str:
     return ""
 
 
-def _zeros(inputs: Inputs) -> Tensor:
+def zeros_of(inputs: Inputs) -> Tensor:
     """0 for rows that are finite, else NaN [n, 1]."""
     real = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
     if not real:
@@ -131,7 +131,7 @@ def row_bytes(state: Any) -> int:
 def _work(state: Any, inputs: Inputs) -> Computed:
     """The prediction and all that lazy ones need, packed."""
     with Branch(state.device) as branch:  # the witness does not need the network
-        zeros = _zeros(inputs)
+        zeros = zeros_of(inputs)
         witness = None if state.witness is None else state.witness(inputs)
         if witness is not None:
             _ = witness.precision, witness.log_noise, witness.nearest
@@ -139,7 +139,7 @@ def _work(state: Any, inputs: Inputs) -> Computed:
     branch.join()
     latent, mean = predict_latent(state, inputs, outputs, features, witness), mean_of(outputs)
     # the witness's mean has the outputs in it
-    latent, valid = latent.masked(zeros if witness is not None else zeros + _zeros(mean))
+    latent, valid = latent.masked(zeros if witness is not None else zeros + zeros_of(mean))
     prediction = state.likelihood.prediction(
         mean, latent, state.device_calibrations, valid, state.reference_scores
     )

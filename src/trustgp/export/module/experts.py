@@ -159,7 +159,7 @@ class FactorExperts(nn.Module):
         reduction, mean = self.experts(labels, *_columns(features))
         prior = features.diag()
         sizes = amplitudes(self.mixture.tangents, features, blended=self.mixture.blended)
-        return LatentMoments(prior - reduction, prior, mean), sizes
+        return LatentMoments((prior - reduction).clamp_min(0.0), prior, mean), sizes
 
 
 class SpanExperts(nn.Module):

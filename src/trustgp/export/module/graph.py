@@ -7,35 +7,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...data.trees import Inputs, count, leaves
+from ...data.trees import Inputs, count
 from ...experts.mixture import LatentPrediction, Mixture
 from ...experts.posteriors import GramPosterior, SpanPosterior
 from ...likelihoods.prediction import Prediction
 from ...model import UncertaintyModel
+from ...state.latent import predict_latent
 from ...state.model_state import require_support
+from ...state.recording import zeros_of
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
 from ...tangents.jacobian.accumulators import DenseAccumulator
 from ...tangents.jacobian.layer_gradients import LayerCall, Signals
 from ...tangents.jacobian.layer_io import record
 from ...tangents.jacobian.strategies import GradientPlan
-from ...tangents.network import as_matrix, call
-from ...tangents.outputs import log_variance, mean_of
+from ...tangents.network import call
+from ...tangents.outputs import mean_of
 from ...tangents.rows import RowFeatures, RowMap
 from ...tangents.sketch import SketchMap
 from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
-UNKNOWN = {  # of invalid rows; noise and scales are those of any expert
-    "epistemic": torch.inf, "novelty": 1.0, "expert": -1, "log_stated": 0.0, "log_noise": 0.0,
-    "residual_mean": 0.0, "witness_mean": 0.0, "witness_precision": 0.0, "log_leverage": 0.0,
-}  # fmt: skip
+# of a latent prediction: anew, since inductor cannot slice the expanded zeros of `Mixture.latent`
+OTHERS = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
 EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPosterior: SpanExperts}
 """The module of a mixture's experts, by the class of their posteriors."""
 
@@ -130,31 +129,20 @@ class GraphMixture(nn.Module):
 
     def __init__(self, mixture: Mixture, example: Inputs, *, plain: bool) -> None:
         super().__init__()
-        self.features = feature_maker(mixture.tangents, example)
+        self.mixture, self.features = mixture, feature_maker(mixture.tangents, example)
         self.gate = GraphGate(mixture.gate)
         self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
-        self.numbers, self.whole, self.hidden = mixture.numbers, mixture.whole, mixture.hidden
 
-    def forward(self, inputs: Inputs) -> LatentPrediction:
-        """The predictions of the experts that the gate selects."""
-        features = self.features(inputs)
+    def raw(self, inputs: Inputs, features: Any = None) -> LatentPrediction:
+        """The predictions of the experts that the gate selects; given features are not computed."""
+        features, mixture = self.features(inputs) if features is None else features, self.mixture
         labels = self.gate(features)
-        moments, amplitudes = self.experts(features, labels)
-        unit, positive = moments.unit.clamp_min(0.0), moments.prior > 0  # an overflow makes the row invalid
-        novelty = torch.where(positive, unit / torch.where(positive, moments.prior, 1.0), 1.0)
-        scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
-        zeros = torch.zeros_like(moments.residual_mean)
-        names = ("witness_mean", "witness_precision", "log_noise", "log_stated")
-        witness: dict[str, Tensor] = dict.fromkeys(names, zeros)
-        witness["log_leverage"] = zeros
-        witness |= {} if self.whole is None else self.whole.latent(features.by_output, covariance=False)
-        return LatentPrediction(
-            epistemic=unit[:, None] * (scale if amplitudes is None else amplitudes * scale),
-            **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
-            novelty=novelty.clamp_max(1.0)[:, None].expand_as(scale),
-            expert=labels[:, None],
-            nearest=None if self.hidden is None else self.hidden.log_distance(features.hidden),
-        )
+        latent = mixture.latent(labels, mixture.numbers[labels], *self.experts(features, labels))
+        whole, hidden = mixture.whole, mixture.hidden
+        own = dict.fromkeys(OTHERS, torch.zeros_like(latent.residual_mean))
+        own |= {} if whole is None else whole.latent(features.by_output, covariance=False)
+        own |= {} if hidden is None else {"nearest": hidden.log_distance(features.hidden)}
+        return latent.with_fields(own)
 
 
 class Graph(nn.Module):
@@ -169,7 +157,7 @@ class Graph(nn.Module):
         super().__init__()
         require_support(model, "export.Graph")
         refuse_network(model.network)
-        self.network = model.network
+        self.network, self.device = model.network, model.device
         self.mixtures = nn.ModuleList(GraphMixture(m, example, plain=plain) for m in model.mixtures)
         self.witness = None if model.witness is None else GraphWitness(model.witness)
         self.likelihood, self.calibrations = model.origin.likelihood, model.state.device_calibrations
@@ -180,23 +168,9 @@ class Graph(nn.Module):
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         """The outputs for these rows, by name; see `answers_of`."""
         outputs = call(self.network, inputs)
-        raw = LatentPrediction.cat([mixture(inputs) for mixture in self.mixtures], dim=1)
-        if (stated := log_variance(outputs)) is not None:
-            raw = replace(raw, log_stated=stated)
-        if self.witness is not None:
-            second = self.witness(inputs)
-            raw = replace(raw, **second.opinion(as_matrix(outputs).double()))
-        # only NaN and infinities times 0 differ from 0
-        checked = raw.residual_mean, raw.witness_mean, raw.log_stated, raw.covariance
-        values = leaves((inputs, outputs, raw.epistemic, *(one for one in checked if one is not None)))
-        real = [leaf for leaf in values if leaf.is_floating_point()]
-        zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
-        valid = sum(zeros[1:], zeros[0]) == 0
-        unknown = UNKNOWN | {k: 0.0 for k in ("nearest", "covariance") if getattr(raw, k) is not None}
-        fields = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in unknown.items()}
-        raw = replace(raw, **fields)
+        latent, valid = predict_latent(self, inputs, outputs).masked(zeros_of((inputs, outputs)))
         prediction = self.likelihood.prediction(
-            mean_of(outputs), raw, self.calibrations, valid, self.reference_scores
+            mean_of(outputs), latent, self.calibrations, valid, self.reference_scores
         )
         return answers_of(prediction, self.reference_scores is not None)
 

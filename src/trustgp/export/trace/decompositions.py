@@ -127,6 +127,11 @@ def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
     return aten.max_pool2d_with_indices(inputs, kernel, kernel)
 
 
+def smaller(x: Tensor, y: Tensor) -> Tensor:
+    """The smaller number, and where one is NaN the other: torch.fmin."""
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
+
+
 def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
     """Windows along a dimension, by index; the last dimension is the position in a window."""
     axis = axis % inputs.ndim
@@ -162,6 +167,7 @@ def table() -> dict[Any, Callable]:
         aten._adaptive_avg_pool2d.default: adaptive_average,
         aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
         aten.adaptive_max_pool2d.default: adaptive_max,
+        aten.fmin.default: smaller,
         aten.unfold.default: unfold,
         aten.slice_scatter.default: slice_scatter,
     }
