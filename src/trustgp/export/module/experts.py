@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 
 from ...data.trees import Inputs, moved
 from ...experts.features import amplitudes
@@ -211,71 +213,51 @@ class GraphGate(nn.Module):
         return distances(points @ projection.directions - projection.offset, centroids).argmin(dim=1)
 
 
-class GraphWitness(nn.Module):
-    """A witness with the rows of its cells padded to one size; see `witness.WitnessState`."""
+@dataclass(frozen=True)
+class GraphWitness(WitnessState):
+    """A witness that predicts all rows at once, by elimination: no format has a Cholesky factor."""
 
-    def __init__(self, state: WitnessState) -> None:
-        super().__init__()
-        self.state, sizes = state, state.sizes.tolist()
-        self.size, device = max(sizes), state.points.device
-        self.neighbours, self.count = min(state.most_neighbours, self.size), min(state.num_nearest, self.size)
-        self.positions = torch.arange(self.size, device=device)
-        # [M * size, d] and [M * size, C]; padding is far away
-        self.points = padded(state.points.split(sizes), PADDING).flatten(0, 1)
-        self.targets, self.errors = (
-            padded(each.split(sizes)).flatten(0, 1) for each in (state.targets, state.errors)
-        )
-        self.noise = state.ratio * torch.eye(self.neighbours + 1, dtype=torch.float64, device=device)
-        self.noise[-1, -1] = 0.0
+    @classmethod
+    def of(cls, state: WitnessState, example: Inputs) -> GraphWitness:
+        """The same witness."""
+        witness = cls(**{field.name: getattr(state, field.name) for field in fields(state)})
+        _ = witness(example)  # fills the caches before the trace
+        return witness
 
-    def forward(self, inputs: Inputs) -> WitnessPrediction:
-        """The prediction for these rows."""
-        state, points = self.state, self.state.scaled(vectors_of(inputs))
-        labels = distances(points, state.centroids).argmin(dim=1)
-        first = self.size * labels[:, None]
-        radius = (points[:, None] - self.points[first + self.positions]).square().sum(dim=2)
-        radius = radius.sqrt() + state.order
-        radius, nearest = radius.topk(self.count, dim=1, largest=False)
-        nearest = nearest + first
-        mean, novelty = self.solve(points, nearest[:, : self.neighbours])
-        variance = torch.maximum(state.level[labels] * (novelty + state.ratio), state.floor)
-        inside = (radius < PADDING).double()
-        noise = (inside[:, :, None] * self.errors[nearest]).sum(dim=1) / inside.sum(dim=1)[:, None]
-        distance = torch.where(radius < PADDING, radius, 0.0)[:, : self.neighbours].amax(dim=1)
-        parts = (variance, novelty.squeeze(1), distance, noise)
-        return WitnessPrediction(state.centre[labels] + mean, *parts, state.reach)
+    def __call__(self, inputs: Inputs) -> WitnessPrediction:
+        return self._predict_lot(self.scaled(vectors_of(inputs)), None)
 
-    def solve(self, points: Tensor, nearest: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The mean about the centre [n, C] and the novelty [n, 1], from the rows `nearest`.
-
-        Gaussian elimination reduces
+    def _solved(
+        self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
+    ) -> tuple[Tensor, Tensor]:
+        r"""As in the state: Gaussian elimination reduces
 
         .. math:: \begin{pmatrix} G & k & T \\ k^\top & 1 & 0 \end{pmatrix}
 
-        to :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`. No format has a Cholesky factor.
+        to :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`.
         """
-        kernel = self.kernel(points, nearest)
-        targets = nn.functional.pad(self.targets[nearest], (0, 0, 0, 1))
-        left = torch.cat([kernel + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
-        for _ in range(self.neighbours):
+        p, targets = positions.shape[1], self.targets[positions]
+        noise = self.ratio * torch.eye(p, dtype=torch.float64, device=points.device)
+        kernel = self._kernel(points, self.points[positions], closest) + pad(noise, (0, 1, 0, 1))
+        left = torch.cat([kernel, pad(targets, (0, 0, 0, 1))], dim=2)  # [n, p + 1, p + 1 + C]
+        for _ in range(p):
             left = left[:, 1:, 1:] - left[:, 1:, :1] * (left[:, :1, 1:] / left[:, :1, :1])
-        novelty, mean = left.squeeze(1).split([1, self.targets.shape[1]], dim=1)
+        novelty, mean = left.squeeze(1).split([1, targets.shape[2]], dim=1)
         return -mean, novelty.clamp(0.0, 1.0)
 
-    def kernel(self, points: Tensor, nearest: Tensor) -> Tensor:
-        """Between the rows `nearest` and, last, the point itself [n, p + 1, p + 1]; as in the state, from
+    def _kernel(self, points: Tensor, rows: Tensor, closest: Tensor) -> Tensor:
+        """Between the nearest rows and, last, the point itself [n, p + 1, p + 1]; as in the state, from
         products where the kernel of far rows is 0."""
-        state = self.state
-        if not state.compact:
-            joint = torch.cat([self.points[nearest], points[:, None]], dim=1)  # [n, p + 1, d]
-            squares = ((joint[:, :, None] - joint[:, None]) / state.length).square().sum(dim=3)
+        if not self.compact:
+            rows = torch.where(closest.isinf()[:, :, None], PADDING, rows)
+            joint = torch.cat([rows, points[:, None]], dim=1)  # [n, p + 1, d]
+            squares = ((joint[:, :, None] - joint[:, None]) / self.length).square().sum(dim=3)
             return torch.exp(-0.5 * squares)
-        rows = nn.functional.pad(self.points[nearest] - points[:, None], (0, 0, 0, 1))
-        inside = (rows.square().sum(dim=2, keepdim=True) <= state.near_radius**2).double()
-        rows = rows * inside
+        inside = pad((closest <= self.near_radius).double()[:, :, None], (0, 0, 0, 1), value=1.0)
+        rows = pad(rows - points[:, None], (0, 0, 0, 1)) * inside
         squares = rows.square().sum(dim=2, keepdim=True)
         squares = squares + squares.mT - 2.0 * torch.bmm(rows, rows.mT)
-        return torch.exp(state.sharpness * squares) * inside * inside.mT
+        return torch.exp(self.sharpness * squares) * inside * inside.mT
 
 
 def first_solved(mixture: Mixture) -> Any:

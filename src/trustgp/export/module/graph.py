@@ -6,7 +6,7 @@ Tangent features of a batch are computed at once, by the model's own code, in a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
 # of a latent prediction: anew, since inductor cannot slice the expanded zeros of `Mixture.latent`
-OTHERS = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
+OTHERS: Sequence[str] = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
 EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPosterior: SpanExperts}
 """The module of a mixture's experts, by the class of their posteriors."""
 
@@ -65,17 +65,18 @@ class RowMaker(nn.Module):
     def __init__(self, tangents: RowMap | SketchMap, plan: GradientPlan) -> None:
         super().__init__()
         self.tangents, self.network, self.plan = tangents, tangents.network, plan
-        self.tables = tangents.tables if isinstance(tangents, SketchMap) else None
-        self.rows = None if isinstance(tangents, SketchMap) else tangents.collector(0, kind=DenseRows)
-        self.slots = getattr(
-            self.rows, "slots", None
-        )  # of sizes that the number of traced rows must not divide
+        # and tensors with sizes that the number of traced rows must not divide
+        if isinstance(tangents, SketchMap):
+            self.collector, self.sized = tangents.collector, tangents.tables
+        else:
+            rows = tangents.collector(0, kind=DenseRows)
+            self.collector, self.sized = rows.empty, rows.slots
 
     @torch.inference_mode(False)
     def forward(self, inputs: Inputs) -> RowFeatures:
         """As `strategies.layerwise`, all rows and all mixed outputs at once."""
         n = count(inputs)
-        into = self.tangents.collector(n) if self.rows is None else self.rows.empty(n)
+        into: Any = self.collector(n)
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs, self.plan.rowless)
         self.plan.check(recorder.unhandled)
@@ -139,7 +140,7 @@ class GraphMixture(nn.Module):
         labels = self.gate(features)
         latent = mixture.latent(labels, mixture.numbers[labels], *self.experts(features, labels))
         whole, hidden = mixture.whole, mixture.hidden
-        own = dict.fromkeys(OTHERS, torch.zeros_like(latent.residual_mean))
+        own: dict[str, Tensor] = dict.fromkeys(OTHERS, torch.zeros_like(latent.residual_mean))
         own |= {} if whole is None else whole.latent(features.by_output, covariance=False)
         own |= {} if hidden is None else {"nearest": hidden.log_distance(features.hidden)}
         return latent.with_fields(own)
@@ -159,7 +160,8 @@ class Graph(nn.Module):
         refuse_network(model.network)
         self.network, self.device = model.network, model.device
         self.mixtures = nn.ModuleList(GraphMixture(m, example, plain=plain) for m in model.mixtures)
-        self.witness = None if model.witness is None else GraphWitness(model.witness)
+        self.witness = None if model.witness is None else GraphWitness.of(model.witness, example)
+        self.sized = None if self.witness is None else self.witness.order  # as many as rows of a cell
         self.likelihood, self.calibrations = model.origin.likelihood, model.state.device_calibrations
         _ = answers_of(model.predict(example), threshold=False)  # fills the caches before the trace
         self.reference_scores = None if model.novelty_threshold is None else model.state.reference_scores

@@ -63,8 +63,9 @@ def _unbind(w: Writer, n: Any, x: Any, axis: int) -> tuple[str, ...]:
 
 
 def _split(w: Writer, n: Any, x: Any, sizes: Any, axis: int) -> tuple[str, ...]:
-    parts = w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis)
-    return (parts,) if len(sizes) == 1 else tuple(parts)
+    if len(sizes) == 1:
+        return (w.tensor(x),)
+    return tuple(w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis))
 
 
 def _index(w: Writer, n: Any, x: Any, given: Any) -> str:

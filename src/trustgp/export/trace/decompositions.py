@@ -20,7 +20,7 @@ TORCH_DECOMPOSES = """
     hardtanh hardsigmoid leaky_relu log_sigmoid_forward _prelu_kernel masked_fill rsub linalg_vector_norm
     logsumexp var celu glu softshrink hardshrink threshold
     t transpose stack split upsample_nearest2d
-    zeros ones zeros_like ones_like new_zeros new_ones new_full
+    isinf zeros ones zeros_like ones_like new_zeros new_ones new_full
 """
 
 
@@ -132,6 +132,11 @@ def smaller(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
 
 
+def euclidean(x: Tensor, y: Tensor, p: float, _: Any) -> Any:
+    """Distances [..., n, m] of [..., n, d] and [..., m, d]."""
+    return (x[..., None, :] - y[..., None, :, :]).square().sum(dim=-1).sqrt() if p == 2 else NotImplemented
+
+
 def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
     """Windows along a dimension, by index; the last dimension is the position in a window."""
     axis = axis % inputs.ndim
@@ -167,6 +172,7 @@ def table() -> dict[Any, Callable]:
         aten._adaptive_avg_pool2d.default: adaptive_average,
         aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
         aten.adaptive_max_pool2d.default: adaptive_max,
+        aten._cdist_forward.default: euclidean,
         aten.fmin.default: smaller,
         aten.unfold.default: unfold,
         aten.slice_scatter.default: slice_scatter,
