@@ -17,18 +17,18 @@ from ..data.batches import inputs_like
 from ..data.fingerprint import network_fingerprint
 from ..data.trees import Inputs, leaves, map_tensors, to_device
 from ..likelihoods.prediction import Prediction
+from ..math.evidence import distances
 from ..model import DenseModel, UncertaintyModel
 from ..state.model_state import changed_behaviour
 from ..tangents.called import CalledPredictor
 from .errors import ExportError
 from .metadata import PREFIX, ColumnTexts, Date, describe, rows_like
 from .module.dense import DenseGraph
-from .module.experts import distances
 from .module.graph import Graph, answers_of
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
-TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
+TIE = 1e-4  # relative difference of two centroids' squared distances, below which either expert may predict
 COMPARED_ROWS = 17  # in the middle one with a NaN
 Run = Callable[[Inputs], Mapping[str, Any]]
 EXAMPLE_ROWS = 32  # of the training rows, if no example is given
@@ -101,11 +101,11 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
     if "labels" in wanted:  # free where a logit is 0
         at = expected.mean.double().abs() <= table["mean"]
         table["labels"] = torch.where(at, 2.0, 0.0).reshape(wanted["labels"].shape)
-    exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}
     if "is_novel" in wanted:  # free where the score is at the threshold
         at = (expected.score.double() - (expected._threshold or 0.0)).abs() <= table["score"]
-        exact["is_novel"] = torch.where(at, 2.0, 0.0)
-    return {name: table.get(name, exact[name]).expand(wanted[name].shape) for name in wanted}
+        table["is_novel"] = torch.where(at, 2.0, 0.0)
+    exact = torch.zeros((), dtype=torch.float64)
+    return {name: table.get(name, exact).expand(value.shape) for name, value in wanted.items()}
 
 
 def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
@@ -114,7 +114,7 @@ def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
     for mixture in model.mixtures:
         with torch.no_grad():
             points = mixture.gate.embed(mixture.tangents(inputs))
-        nearest = distances(points, mixture.gate.centroids).sort(dim=1).values
+        nearest = distances(points, mixture.gate.centroids).square().sort(dim=1).values
         if nearest.shape[1] > 1:
             tied |= (nearest[:, 1] - nearest[:, 0] <= TIE * nearest[:, 1]).cpu()
     return tied

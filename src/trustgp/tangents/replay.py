@@ -65,8 +65,8 @@ class Replay:
         self._recordings: OrderedDict[tuple, _Recording | None] = OrderedDict()  # None: cannot be captured
         self._shared = _Shared()
 
-    def __getstate__(self) -> dict:
-        return vars(Replay(self._work, self._tolerance, self._min_launches))  # recordings are not pickled
+    def __reduce__(self) -> Any:
+        return Replay, (self._work, self._tolerance, self._min_launches)  # recordings are not pickled
 
     def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Computed:
         """The function of inputs on the GPU, with `size` bytes of working memory a row; with `exact`, outputs
@@ -159,9 +159,6 @@ class _Shared:
         self.lock = threading.Lock()
         self.pool: Any = None  # of memory
         self.played: torch.cuda.Event | None = None
-
-    def __reduce__(self) -> Any:
-        return _Shared, ()
 
 
 @dataclass(frozen=True)

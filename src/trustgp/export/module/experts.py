@@ -26,6 +26,7 @@ from ...experts.mixture import Mixture
 from ...experts.posteriors import GramPosterior, LatentMoments
 from ...experts.stack import padded
 from ...experts.witness import PADDING, WitnessPrediction, WitnessState, vectors_of
+from ...math.evidence import distances
 from ...tangents.factors import FactorFeatures
 from ...tangents.rows import RowFeatures
 
@@ -183,11 +184,6 @@ class SpanExperts(nn.Module):
         rows = kept.rows[:, None].to(self.stack.basis.dtype)
         moments = None if self.experts is None else LatentMoments(*self.experts(labels, rows))
         return self.mixture.stacked(features, labels, moments)
-
-
-def distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """Squared, shape [n, M]."""
-    return (points[:, None] - centroids).square().sum(dim=2)
 
 
 class GraphGate(nn.Module):

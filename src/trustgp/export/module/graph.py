@@ -5,6 +5,7 @@ Tangent features of a batch are computed at once, by the model's own code, in a 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,7 +70,7 @@ class RowMaker(nn.Module):
         if isinstance(tangents, SketchMap):
             self.collector, self.sized = tangents.collector, tangents.tables
         else:
-            rows = tangents.collector(0, kind=DenseRows)
+            rows: Any = tangents.collector(0, kind=DenseRows)
             self.collector, self.sized = rows.empty, rows.slots
 
     @torch.inference_mode(False)
@@ -103,8 +104,9 @@ class DenseRows(DenseAccumulator):
     gradients: dict[str, Tensor]
 
     def empty(self, n: int) -> DenseRows:
-        other = super().empty(n)
-        other.gradients = {}
+        """Another one for n rows."""
+        other = copy.copy(self)
+        other.values, other.gradients = self.values.new_zeros(n, *self.values.shape[1:]), {}
         return other
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:

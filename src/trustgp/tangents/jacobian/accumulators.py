@@ -59,12 +59,6 @@ class DenseAccumulator(Collector):
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
-    def empty(self, n: int) -> Self:
-        """Another one for n rows."""
-        other = copy.copy(self)
-        other.values = self.values.new_zeros(n, *self.values.shape[1:])
-        return other
-
     def part(self, rows: slice, mixed: slice) -> Self:
         part = copy.copy(self)
         part.values = self.values[rows, mixed]
