@@ -84,6 +84,11 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "clamp on one side": (lambda x: x.clamp(min=-0.3) - x.clamp(max=0.4), (3,)),
     "comparisons": (lambda x: ((x > 0.1) & (x <= 1.0) | (x == 0)).float(), (3,)),
     "where, NaN and infinity": (lambda x: torch.where(torch.isfinite(1 / x.relu()), x, 0.5), (3,)),
+    "distances, and fmin beside NaN": (
+        lambda x: torch.cdist(x, x.flip(1)).fmin(torch.where(x > 0, x, torch.nan)),
+        (3, 3),
+    ),
+    "infinities": (lambda x: torch.isinf(1 / x.relu()).float(), (3,)),
     "smooth activations": (lambda x: F.elu(x) + F.gelu(x) + F.silu(x) + torch.erf(x), (3,)),
     "softmax and its logarithm": (lambda x: F.softmax(x, 1) + F.log_softmax(x, 1), (5,)),
     "sums, means and extremes": (lambda x: x.sum(1) + x.mean(1) + x.amax(1) + x.amin(1), (4,)),
