@@ -18,6 +18,7 @@ from typing_extensions import Self
 MAX_DIM = 1024  # of a sketch: a matrix of its square is stored
 RIDGE = 1e-5  # delta, over the largest eigenvalue
 MIN_LEVERAGE = 1e-3  # over that of typical training rows: an output without a gradient is not certain
+SMALL = 2.0**-48  # squares between 1e-10 and 1e67 times the typical ones fit into float32
 MAX_LEFT_OUT = 0.99  # of the leverage of a training row that is left out
 
 
@@ -53,24 +54,38 @@ class WholePosterior:
         return self._of(total, self.units, count + len(by_output) * (self.units > 0).sum(), self.basis.dtype)
 
     @cached_property
+    def _largest(self) -> Tensor:
+        """The largest unit, or 1 where no output has one, a scalar."""
+        return torch.where((self.units > 0).any(), self.units.max(), 1.0)
+
+    @cached_property
     def _root(self) -> Tensor:
-        """The eigenvectors, times the deviation of the weights there [D, D]; float32 products of a GPU may be
-        TF32."""
-        scale = (self.values + RIDGE * self.values[-1]).rsqrt()
+        """The eigenvectors, times the deviation of the weights there, over that of typical training rows, in
+        the `_largest` unit [D, D]; float32 products of a GPU may be TF32."""
+        scale = (self.typical * (self.values + RIDGE * self.values[-1])).rsqrt() * (SMALL * self._largest)
         return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
 
     @cached_property
-    def _squares(self) -> Tensor:
-        """Squares of the units, over the leverage of typical training rows [C]."""
-        return self.units.square() / self.typical
+    def _relative(self) -> Tensor:
+        """Units over the largest, 1 for an output without one, in the precision of the root [C, 1]."""
+        return torch.where(self.units > 0, self.units / self._largest, 1.0)[:, None].to(self._root.dtype)
+
+    @cached_property
+    def _restored(self) -> Tensor:
+        """By which squares of `_inside` become leverage, over that of typical training rows [C]."""
+        return (self.units > 0).double() / SMALL**2
 
     def _inside(self, by_output: Tensor) -> Tensor:
-        """Gradients of n rows [n, C, D] along the eigenvectors, times the deviation of the weights there."""
-        return (by_output.to(self._root.dtype) @ self._root).double()
+        """Gradients of n rows [n, C, D] along the eigenvectors, times the deviation of the weights there and
+        their output's unit, over those of typical training rows, times `SMALL`."""
+        root = self._root
+        flat = by_output.reshape(-1, root.shape[0]).to(root.dtype)  # faster than products row by row
+        return torch.mm(flat, root).view(by_output.shape).mul_(self._relative)
 
     def leverage(self, by_output: Tensor) -> Tensor:
         """h of the gradients of n rows [n, C, D], float64, shape [n, C]."""
-        return self._inside(by_output).square().sum(dim=2) * self.units.square()
+        squares = self._inside(by_output).double().square().sum(dim=2)
+        return squares * (self._restored * self.typical)
 
     def __call__(self, by_output: Tensor) -> Tensor:
         """log h over that of typical training rows, float64, shape [n, C]."""
@@ -88,8 +103,8 @@ class WholePosterior:
         if not covariance or len(self.units) == 1:
             return {"log_leverage": self(by_output)}
         inside = self._inside(by_output)
-        products = torch.bmm(inside, inside.mT)
-        ratio = products.diagonal(dim1=1, dim2=2) * self._squares
+        products = torch.bmm(inside, inside.mT).double()
+        ratio = products.diagonal(dim1=1, dim2=2) * self._restored
         return {"log_leverage": ratio.clamp_min(MIN_LEVERAGE).log(), "covariance": products.flatten(1)}
 
     def _log(self, leverage: Tensor) -> Tensor:
@@ -108,16 +123,10 @@ class ContrastPosterior(WholePosterior):
         units[0] = float(len(moments) == 1)
         return super().of(moments, units, rows, dtype)
 
-    @cached_property
-    def _root(self) -> Tensor:
-        """A root of the posterior covariance, over that of training rows [D, D]."""
-        scale = (self.typical * (self.values + RIDGE * self.values[-1])).rsqrt()
-        return (self.basis.double() * scale).to(torch.float64 if scale.is_cuda else self.basis.dtype)
-
     def latent(self, by_output: Tensor, *, covariance: bool = True) -> dict[str, Tensor]:
         """The covariance of psi [n, (k - 1)^2], and the logarithm of the combination's variance [n, 1], over
         the mean of training rows."""
-        inside = self._inside(by_output)  # [n, k, D]
+        inside = self._inside(by_output).double() / SMALL  # [n, k, D]
         psi = inside[:, min(1, len(self.units) - 1) :]
         level = inside[:, 0].square().sum(dim=1, keepdim=True).clamp_min(MIN_LEVERAGE)
         return {"covariance": (psi @ psi.mT).flatten(1), "log_leverage": level.log()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +38,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = {"cpu": 2**18, "cuda": 2**23}  # of gathered products, which a cache holds
+CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**25}  # of products; a cache holds what makes them
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,28 @@ class LayerChain:
         constant: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
         """The inputs of all steps, and the outputs [n, C]; by position in the chain, each Linear layer's
-        gradient for its output [n, K, o], and its product with the columns `beside` the weight.
+        gradient for its output [K, n, o], and its product with the columns `beside` the weight.
 
-        They are those of K mixes of the outputs: [1, K, C] for all rows, or a function of the outputs with
-        values [K, n, C]. What is the same for all rows, as behind the last function, is [1, K, o]; such
+        They are those of K mixes of the outputs: [K, 1, C] for all rows, or a function of the outputs with
+        values [K, n, C]. What is the same for all rows, as behind the last function, is [K, 1, o]; such
         products may be given.
         """
         values, signals, first = [inputs], {}, self.first
         for one in self.steps:
             values.append(one.forward(values[-1]))
-        signal = signal if isinstance(signal, Tensor) else signal(values[-1]).transpose(0, 1)
+        signal = signal if isinstance(signal, Tensor) else signal(values[-1])
         for place in reversed(range(first, len(self.steps))):
             one: Any = self.steps[place]
             if type(one) is nn.Linear:
-                wide = 0 if place == first else one.in_features
                 product = constant.get(place)  # signals of the inputs, and their projections
                 product = signal @ beside[place] if product is None else product
-                behind, projected = product.split([wide, product.shape[2] - wide], dim=2)
+                if place == first:
+                    signals[place] = signal, product
+                    continue
+                behind, projected = product.tensor_split((one.in_features,), dim=2)
                 signals[place], signal = (signal, projected), behind
             else:
-                before, after = values[place].unsqueeze(1), values[place + 1].unsqueeze(1)
-                signal = BACKWARD[type(one)](one, signal, before, after)
+                signal = BACKWARD[type(one)](one, signal, values[place], values[place + 1])
         return values, signals
 
 
@@ -130,7 +131,7 @@ class ChainRows:
         """The table's entries [L, D] index the concatenated projected gradients of all parameters, of the
         shapes `cores`; its signs [L, D] are 0 where there is no entry."""
         entries, signs = table
-        self.chain, self.start, (self.lines, self.width) = chain, weights or mix[None], entries.shape
+        self.chain, self.start, (self.lines, self.width) = chain, weights or mix[:, None], entries.shape
         self.one = mix.new_ones(1, 1)
         self.sides: list[tuple[int, Tensor | None, bool, bool]] = []  # layers; see `__call__`
         self.beside: dict[int, Tensor] = {}
@@ -158,10 +159,11 @@ class ChainRows:
                 left[bias] = start + torch.arange(layer.out_features)
                 right[bias] = torch.zeros(layer.out_features, dtype=torch.int64)
                 signals = start + layer.out_features
-        none, indices = torch.zeros(1, dtype=torch.int64), entries.flatten().long()
+        none, indices = torch.zeros(1, dtype=torch.int64), entries.T.flatten().long()
         joined = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
         self.right, self.left = (place.to(entries.device)[indices] for place in joined)
-        self.signs = None if bool((signs == 1).all()) else signs.flatten()
+        self.signs = None if bool((signs == 1).all()) else signs.T.flatten()
+        self._lots: tuple[int, Tensor, Tensor] | None = None  # rows, and where their products and sums lie
         self.constant: dict[int, Tensor] = {}  # products behind the last function
         signal = self.start
         for place in reversed(range(chain.first, len(chain.steps))):
@@ -177,7 +179,7 @@ class ChainRows:
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature rows [n, K * D], and outputs [n, C] as `strategies.layerwise` returns them."""
+        """Feature rows [n, K, D], and outputs [n, C] as `strategies.layerwise` returns them."""
         values, signals = self.chain(inputs, self.start, self.beside, self.constant)
         outputs, n = values[-1], inputs.shape[0]
         if self.chain.head is not None:
@@ -185,39 +187,48 @@ class ChainRows:
         given, back, thinned = [self.one.expand(n, 1)], [], {}
         for layers, rights in self.rights:
             products = torch.bmm(torch.stack([values[place] for place in layers]), rights)
-            thinned |= dict(zip(layers, products, strict=True))
+            thinned |= dict(zip(layers, products.unbind(), strict=True))
         for place, right, thin, plain in self.sides:
             given.append(values[place] if right is None else thinned[place])
-            signal, projected = signals[place]
-            if place in self.constant:
-                signal, projected = (part.expand(n, -1, -1) for part in (signal, projected))
-            back += [part for part, use in ((projected, thin), (signal, plain)) if use]
-        both = torch.cat(given, dim=1), torch.cat(back, dim=2)
+            parts = [part for part, use in zip(reversed(signals[place]), (thin, plain), strict=True) if use]
+            back += [part.expand(-1, n, -1) for part in parts] if place in self.constant else parts
+        if type(inputs) is not Tensor:  # onnxruntime selects columns number by number
+            return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)), outputs
         most = CACHED_NUMBERS.get(inputs.device.type, sys.maxsize)
-        size = max(1, most // (back[0].shape[1] * self.left.shape[0]))
-        if type(inputs) is not Tensor or n <= size:  # of a trace n is any number
-            return self._products(*both), outputs
-        parts = zip(*(one.split(size) for one in both), strict=True)
-        return torch.cat([self._products(*part) for part in parts]), outputs
+        size = max(1, most // (len(back[0]) * self.left.shape[0]))
+        if n <= size:
+            return self._products(given, back).mT, outputs
+        lots = zip(*(one.split(size) for one in given), strict=True)
+        beside = zip(*(one.split(size, dim=1) for one in back), strict=True)
+        return torch.cat([self._products(*lot) for lot in zip(lots, beside, strict=True)]).mT, outputs
 
-    def _products(self, given: Tensor, back: Tensor) -> Tensor:
-        """The features of inputs [n, .] and signals [n, K, .], shape [n, K * D]."""
-        if type(given) is not Tensor:  # onnxruntime selects columns number by number
-            return self._traced_products(given, back)
-        entries = given.index_select(1, self.right)
+    def _products(self, given: Sequence[Tensor], back: Sequence[Tensor]) -> Tensor:
+        """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
+        signals = torch.cat(back, dim=2)
+        mixed, n, numbers = signals.shape
+        left, starts = self._places(n, numbers)
+        entries = torch.cat(given, dim=1).index_select(1, self.right)
         entries = entries if self.signs is None else entries.mul_(self.signs)
-        # flat: among three dimensions a CPU selects seven times slower
-        products = back.flatten(0, 1).index_select(1, self.left).unflatten(0, back.shape[:2])
-        products = products.mul_(entries[:, None])
-        if self.lines > 1:
-            products = products.unflatten(2, (self.lines, self.width)).sum(dim=2)
-        return products.flatten(1)
+        # the numbers of all signals side by side
+        table, weights = signals.permute(1, 2, 0).contiguous().view(-1, mixed), entries.flatten()
+        options: Any = {"mode": 0, "per_sample_weights": weights, "include_last_offset": True}
+        return torch.embedding_bag(table, left, starts, **options)[0].view(n, self.width, mixed)
+
+    def _places(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
+        """For n rows of so many numbers, which of these the products have [n * D * L], and where in the
+        products each feature starts [n * D + 1]."""
+        if self._lots is None or self._lots[0] < n:
+            rows = torch.arange(n, dtype=torch.int32, device=self.left.device)[:, None]
+            starts = torch.arange(n * self.width + 1, dtype=torch.int32, device=self.left.device)
+            self._lots = n, (self.left.int() + numbers * rows).flatten(), self.lines * starts
+        most, left, starts = self._lots
+        return (left, starts) if n == most else (left[: n * self.left.shape[0]], starts[: n * self.width + 1])
 
     def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
         """The same by rows of the transposed matrices."""
-        n, mixed = back.shape[:2]
+        mixed, n = back.shape[:2]
         entries = given.T.index_select(0, self.right)
         entries = entries if self.signs is None else entries * self.signs[:, None]
-        products = back.permute(2, 1, 0).flatten(1).index_select(0, self.left).reshape(-1, mixed, n)
-        products = (products * entries[:, None]).reshape(self.lines, self.width, mixed, n).sum(dim=0)
-        return products.permute(2, 1, 0).flatten(1)
+        products = back.permute(2, 0, 1).flatten(1).index_select(0, self.left).reshape(-1, mixed, n)
+        products = (products * entries[:, None]).reshape(self.width, self.lines, mixed, n).sum(dim=1)
+        return products.permute(2, 1, 0)

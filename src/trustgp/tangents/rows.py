@@ -160,8 +160,8 @@ class GradientMap(TangentMap):
         return (outputs, None) if wide == own else (outputs[:, :own].contiguous(), outputs[:, own:])
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
-        """Of the numbers that the collector gives."""
-        return RowFeatures(rows, hidden=hidden)
+        """Of the numbers [n, K * d] that the collector gives, or a chain, [n, K, d]."""
+        return RowFeatures(rows.flatten(1), hidden=hidden)
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)

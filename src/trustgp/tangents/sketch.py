@@ -154,16 +154,17 @@ class OutputSketchMap(SketchMap):
         return SketchCollector(self.tables, n, mixed or self.num_outputs, per_output=True)
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
-        each, (mix, shift) = rows.unflatten(1, (self.num_outputs, -1)), self._folding
+        each, (mix, shift) = rows.reshape(rows.shape[0], self.num_outputs, -1), self._folding
         # the one mixed output has a shift and a sign
-        return RowFeatures((mix @ each).squeeze(1).index_select(1, shift), each, hidden)
+        mixed = torch.bmm(mix.expand(rows.shape[0], -1, -1), each).squeeze(1)
+        return RowFeatures(mixed.index_select(1, shift), each, hidden)
 
     @property
     def _folding(self) -> tuple[Tensor, Tensor]:
-        """The mix [1, C], with its sign, and the shift [D], on the network's device."""
+        """The mix [1, 1, C], with its sign, and the shift [D], on the network's device."""
         tables = self.tables
         if self._folded[0] is not tables:
-            self._folded = tables, (self.mix.to(tables.turn) * tables.turn[:1], tables.shift[0])
+            self._folded = tables, ((self.mix.to(tables.turn) * tables.turn[:1])[None], tables.shift[0])
         return self._folded[1]
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
@@ -188,7 +189,7 @@ class LeadingSketchMap(OutputSketchMap):
         self.plain, self.num_outputs = plain, gradients.num_mixed
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
-        each = rows.unflatten(1, (self.num_outputs, -1))
+        each = rows.reshape(rows.shape[0], self.num_outputs, -1)
         return RowFeatures(self.tables.folded(each[:, :1]), each, hidden)
 
 
