@@ -28,6 +28,11 @@ def by_owner(
     return tuple(torch.cat(lot).index_select(0, back) for lot in zip(*parts, strict=True))
 
 
+def rows_at(table: Tensor, index: Any) -> Tensor:
+    """The rows of an owner, by the index that `by_owner` passes."""
+    return table if isinstance(index, slice) else table[index]
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Where n rows lie in B blocks of b rows; places without a row are zeros."""

@@ -70,8 +70,8 @@ class LatentPrediction:
         return math.isfinite(total)
 
     def _checked(self) -> Tensor:
-        values = self.epistemic + self.residual_mean + self.witness_mean + self.log_stated
-        return values if self.covariance is None else values + self.covariance.sum(dim=1, keepdim=True)
+        values = [getattr(self, name) for name in CHECKED]
+        return torch.cat([value for value in values if value is not None], dim=1)
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The predictions of these rows."""
@@ -199,10 +199,8 @@ class Mixture:
             own = self._statistics(features)
         labels = self.labels(features) if labels is None else labels
         moments, amplitude = (self._looped if self.stack is None else self.stacked)(features, labels)
-        numbers = self.numbers.index_select(0, labels)
-        latent = self.latent(labels, numbers, moments, amplitude)
         branch.join()
-        return latent.with_fields(own)
+        return self._prediction(labels, moments, amplitude, own)
 
     def stacked(
         self, features: Any, labels: Tensor, moments: LatentMoments | None = None
@@ -262,29 +260,26 @@ class Mixture:
         return *values, amplitudes(self.tangents, columns, blended=self.blended)
 
     @cached_property
-    def _limits(self) -> Tensor:
+    def _limits(self) -> tuple[Tensor, Tensor]:
         """0 and 1, where the numbers are."""
-        return torch.arange(2.0, dtype=torch.float64, device=self.numbers.device)
+        return self.numbers.new_zeros(()), self.numbers.new_ones(())
 
-    def latent(
-        self, labels: Tensor, numbers: Tensor, moments: LatentMoments, amplitude: Tensor | None
+    def _prediction(
+        self, labels: Tensor, moments: LatentMoments, amplitude: Tensor | None, own: dict[str, Tensor]
     ) -> LatentPrediction:
-        """From the moments of the experts `labels` [n], and their numbers [n, 3, B]."""
-        limits = self._limits
-        unit, mean, (scale, noise, log_kappa) = moments.unit, moments.residual_mean, numbers.unbind(dim=1)
+        """From the moments of the experts `labels` [n], and fields that do not depend on the expert."""
+        zero, one = self._limits
+        unit, mean = moments.unit, moments.residual_mean
+        scale, noise, log_kappa = self.numbers.index_select(0, labels).unbind(dim=1)
         # at most 1; `fmin` turns 0 / 0 into 1: without a gradient a row is novel
-        novelty = torch.fmin(unit / moments.prior, limits[1])
-        nothing = limits[0].expand_as(mean)
-        return LatentPrediction(
-            epistemic=unit[:, None] * (scale if amplitude is None else amplitude * scale),
-            noise=noise,
-            log_kappa=log_kappa,
-            residual_mean=mean,
-            novelty=novelty[:, None].expand_as(mean),
-            expert=labels[:, None],
-            witness_mean=nothing,
-            witness_precision=nothing,
-            log_leverage=nothing,
-            log_noise=nothing,
-            log_stated=nothing,
-        )
+        novelty = torch.fmin(unit / moments.prior, one)
+        values = {
+            "epistemic": unit[:, None] * (scale if amplitude is None else amplitude * scale),
+            "noise": noise,
+            "log_kappa": log_kappa,
+            "residual_mean": mean,
+            "novelty": novelty[:, None].expand_as(mean),
+            "expert": labels[:, None],
+        }
+        names = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
+        return LatentPrediction(**(dict.fromkeys(names, zero.expand_as(mean)) | values | own))

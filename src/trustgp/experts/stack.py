@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.torch_modes import readable
 from ..math.posterior import span_variance
 from ..tangents.rows import RowFeatures
-from .blocks import Blocks, by_owner
+from .blocks import Blocks, by_owner, rows_at
 from .posteriors import LatentMoments, Posterior, SpanPosterior
 
 
@@ -77,6 +77,11 @@ class SpanStack:
 
     def _of_one(self, phi: Tensor, wide: Tensor, expert: int, rows: Any) -> tuple[Tensor, Tensor]:
         """Variances and residual means of an expert's rows."""
-        own = slice(expert, expert + 1)
-        unit = span_variance(phi[rows][None], self.basis[own], self.root[own])
-        return unit[0], wide[rows] @ self.weights[expert]
+        basis, root, weights = self._experts[expert]
+        unit = span_variance(rows_at(phi, rows)[None], basis, root)
+        return unit[0], torch.mm(rows_at(wide, rows), weights)
+
+    @cached_property
+    def _experts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Basis [1, d, r], root [1, 1, r] and weights [d, B] of each."""
+        return list(zip(self.basis.split(1), self.root.split(1), self.weights.unbind(), strict=True))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ from typing_extensions import Self
 from ..data.torch_modes import readable
 from ..data.trees import Inputs, leaves, state_tensors
 from ..math.evidence import distances
-from .blocks import Blocks, by_owner
+from .blocks import Blocks, by_owner, rows_at
 
 MAX_SCALED_INPUT = 1e30  # scaled inputs are clamped to it: they must fit into float32
 PADDING = 2 * MAX_SCALED_INPUT  # every number of a missing neighbour: its kernel with all others is 0
@@ -149,9 +150,15 @@ class WitnessState:
     level: Tensor  # lambda, the variance per nu + tau of each cell [M, C]
 
     @cached_property
-    def edges(self) -> list[int]:
-        """Offsets of the cells' rows [M + 1]."""
-        return [0, *self.sizes.cumsum(dim=0).tolist()]
+    def cells(self) -> list[tuple[int, int, Tensor, Tensor]]:
+        """Of each cell: the positions of its first row and of the next cell's, its points, and `order`."""
+        edges = [0, *self.sizes.cumsum(dim=0).tolist()]
+        return [(a, b, self.points[a:b], self.order[: b - a]) for a, b in pairwise(edges)]
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """lambda tau, lambda and the mean target of each cell, shape [M, 3, C]."""
+        return torch.stack([self.level * self.ratio, self.level, self.centre], dim=1)
 
     @cached_property
     def largest(self) -> int:
@@ -245,13 +252,17 @@ class WitnessState:
             rows, radius = by_owner(cell, labels, len(self.sizes))
         else:
             rows, radius = self._in_cells(points, labels, excluded)
-        neighbours = min(self.most_neighbours, radius.shape[1])
-        closest, nearest = radius[:, :neighbours], rows[:, :neighbours]
-        size = SOLVED_NUMBERS // neighbours**2 if readable(points) else len(points)
-        lots = zip(*(each.split(max(1, size)) for each in (points, nearest, closest)), strict=True)
-        solved = [self._solved(*lot, full=full) for lot in lots]
-        mean, novelty = map(torch.cat, zip(*solved, strict=True)) if len(solved) > 1 else solved[0]
-        errors = self.errors.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        closest, nearest = radius, rows
+        if (neighbours := min(self.most_neighbours, radius.shape[1])) < radius.shape[1]:
+            closest, nearest = radius[:, :neighbours], rows[:, :neighbours]
+        size = max(1, SOLVED_NUMBERS // neighbours**2) if readable(points) else len(points)
+        if len(points) <= size:
+            mean, novelty = self._solved(points, nearest, closest, full=full)
+        else:
+            lots = zip(*(each.split(size) for each in (points, nearest, closest)), strict=True)
+            solved = [self._solved(*lot, full=full) for lot in lots]
+            mean, novelty = map(torch.cat, zip(*solved, strict=True))
+        errors = torch.embedding(self.errors, rows)  # [n, k, C]
         if full:
             distance, noise = closest[:, -1], errors.mean(dim=1).double()
         else:
@@ -261,9 +272,9 @@ class WitnessState:
             if excluded is not None:  # which may be all of a cell's rows
                 noise = torch.where(number > 0, noise, self.errors.double().mean(dim=0))
             distance = closest.masked_fill(closest.isinf(), 0.0).amax(dim=1)
-        level, centre = (table.index_select(0, labels) for table in (self.level, self.centre))
         # tau > 0 keeps it positive where rounding takes the novelty below 0
-        variance = torch.maximum(level * (novelty + self.ratio), self.floor)
+        least, level, centre = self.numbers.index_select(0, labels).unbind(dim=1)
+        variance = torch.maximum(torch.addcmul(least, level, novelty), self.floor)
         return WitnessPrediction(centre + mean, variance, novelty.squeeze(1), distance, noise, self.reach)
 
     def _in_cell(
@@ -271,8 +282,8 @@ class WitnessState:
     ) -> tuple[Tensor, Tensor]:
         """Positions of the nearest rows of a cell [n, k], for points with this index, and their distances
         [n, k]; infinite: it has fewer rows, or they are excluded."""
-        first, last = self.edges[number : number + 2]
-        distance = distances(points[index], self.points[first:last].double()).add_(self.order[: last - first])
+        first, last, own, order = self.cells[number]
+        distance = distances(rows_at(points, index), own.double()).add_(order)
         if excluded is not None:
             same = excluded.groups[index][:, None] == excluded.rows[first:last]
             distance.masked_fill_(same, torch.inf)
@@ -312,10 +323,9 @@ class WitnessState:
     ) -> tuple[Tensor, Tensor]:
         """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows, at the distances
         `closest`; not `full`: infinite for missing ones."""
-        shape, flat = positions.shape, positions.flatten()
-        rows, targets = (t.index_select(0, flat).unflatten(0, shape) for t in (self.points, self.targets))
-        read = readable(closest)
-        many = rows.numel() * shape[1] >= MIN_PRODUCTS
+        rows, targets = (torch.embedding(table, positions) for table in (self.points, self.targets))
+        read, count = readable(closest), positions.shape[1]
+        many = rows.numel() * count >= MIN_PRODUCTS
         if float(closest.max()) <= self.near_radius if read else many and self.compact:
             rows = rows - points[:, None]  # [n, p, d], float64, as the points are
             inside = None if read else (closest <= self.near_radius).to(rows)[:, :, None]
@@ -330,12 +340,14 @@ class WitnessState:
             rows = rows if full else rows.masked_fill(closest.isinf()[:, :, None], PADDING)
             joint = torch.cat([rows, points[:, None]], dim=1)
             kernel = _between(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
-            gram, cross = kernel[:, :-1].split([shape[1], 1], dim=2)
+            gram, cross = kernel[:, :-1].split([count, 1], dim=2)
         gram.diagonal(dim1=1, dim2=2).add_(self.ratio)
         # L^-1 of k and T: their products are those with G^-1
         factor = torch.linalg.cholesky_ex(gram, upper=True).L.mT  # which is faster than the lower one
         sides = torch.linalg.solve_triangular(factor, torch.cat([targets, cross], dim=2), upper=False)
-        mean, support = torch.bmm(sides[:, :, -1:].mT, sides).squeeze(1).split([targets.shape[2], 1], dim=1)
+        mean, support = (
+            torch.bmm(sides[:, :, -1:].mT, sides).squeeze(1).split_with_sizes([targets.shape[2], 1], dim=1)
+        )
         return mean, (1.0 - support).clamp(0.0, 1.0)
 
 

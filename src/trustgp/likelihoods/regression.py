@@ -193,7 +193,6 @@ class Regression(Likelihood):
         nearness, exponent = on_device.nearness(measures)
         score = self._score(measures, exponent)
         common = common_fields(outputs, raw, score, valid, reference)
-
         later = self.later(outputs, lambda: raw, calibrations, common)
         return _about(outputs, raw, own, common | later, nearness)
 
@@ -351,9 +350,10 @@ def _about(
     if (covariance := raw.covariance) is not None:
         parts["_outputs"] = covariance.unflatten(1, (expected.shape[1], expected.shape[1]))
     prediction = Prediction(mean=mean, **parts, share=c.share, **common)
-    finite = prediction.usual_variance < torch.inf  # overflow, or NaN, makes a row invalid
-    if readable(finite) and bool(finite.all()):
+    usual: Any = prediction.usual_variance
+    if readable(usual) and math.isfinite(usual.sum().tolist()):  # a quick sufficient test
         return prediction
+    finite = usual < torch.inf  # overflow, or NaN, makes a row invalid
     return _masked(prediction, finite.reshape(outputs.shape[0], -1).all(dim=1))
 
 

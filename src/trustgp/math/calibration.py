@@ -90,7 +90,9 @@ class Calibration:
 
     def nearness(self, measures: Tensor) -> tuple[Tensor, Tensor]:
         """u and D of n rows with novelty measures [n, K], each [n]."""
-        exponent = TailShares(self.tails)(measures)
+        if (shares := vars(self).get("_shares")) is None:
+            shares = vars(self)["_shares"] = TailShares(self.tails)
+        exponent = shares(measures)
         return torch.sigmoid(LOG_ODDS - exponent.clamp_max(MAX_EXPONENT)), exponent
 
     def scale(self, raw: Any, variance: Tensor, nearness: Tensor) -> Tensor:
@@ -166,5 +168,5 @@ def pooled(
     # V is infinite for invalid rows, and 0 * inf is NaN
     gain = (trust * witness_precision * variance).nan_to_num(0.0)
     more = 1.0 + gain
-    expected = (calibration.weight * shift + gain * witness_mean) / more
+    expected = torch.add(gain * witness_mean, shift, alpha=float(calibration.weight)) / more
     return expected, more / (1.0 + gain * gain)

@@ -110,6 +110,8 @@ class TailShares:
 
     def __call__(self, measures: Tensor) -> Tensor:
         """Of rows with these measures [n, K], shape [n]."""
-        quantiles, slopes, heights = self.table
+        if (scaled := vars(self).get("_scaled")) is None:  # slopes and heights over the number of measures
+            scaled = vars(self)["_scaled"] = *self.table[:1], *(self.table[1:] / self.table.shape[1])
+        quantiles, slopes, heights = scaled
         steps = ((measures[:, :, None] - quantiles) * slopes).clamp_min(0.0)
-        return torch.minimum(steps, heights).sum(dim=2).mean(dim=1)
+        return torch.minimum(steps, heights).sum(dim=(1, 2))

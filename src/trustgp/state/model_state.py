@@ -267,23 +267,33 @@ def _predict_from_outputs(
     state: ModelState, inputs: Inputs, outputs: Tensor | StatedOutputs, features: Features | None
 ) -> Prediction:
     """Calibrated; rows that are not finite, or whose gradient overflows, are not valid."""
-    sums: list[Any] = [x.sum().tolist() for x in leaves((inputs, outputs)) if x.is_floating_point()]
+    checked = inputs if state.witness is not None else (inputs, outputs)  # its mean has the outputs in it
+    sums: list[Any] = [x.sum().tolist() for x in leaves(checked) if x.is_floating_point()]
     if all(map(math.isfinite, sums)):  # a quick sufficient test
-        valid = torch.ones(count(inputs), dtype=torch.bool, device=mean_of(outputs).device)
         latent = predict_latent(state, inputs, outputs, features)
-    else:
-        valid = finite_rows(inputs) & finite_rows(outputs)
-        index, again = valid.nonzero().flatten(), outputs
-        if 0 < len(index) < len(valid):
-            # Finite rows are predicted as if the others were not there, to the bit.
-            outputs, again = mean_of(outputs).clone(), call(state.network, take(inputs, index))
-            outputs[valid] = mean_of(again)  # pyright: ignore[reportIndexIssue]
-        latent = predict_latent(state, take(inputs, index), again) if len(index) else _no_rows(state)
+        if latent.all_finite():
+            valid = torch.ones(count(inputs), dtype=torch.bool, device=mean_of(outputs).device)
+            return _calibrated(state, outputs, latent, valid)
+    valid = finite_rows(inputs) & finite_rows(outputs)
+    index, again = valid.nonzero().flatten(), outputs
+    if 0 < len(index) < len(valid):
+        # Finite rows are predicted as if the others were not there, to the bit.
+        outputs, again, features = mean_of(outputs).clone(), call(state.network, take(inputs, index)), None
+        outputs[valid] = mean_of(again)  # pyright: ignore[reportIndexIssue]
+    latent = _no_rows(state)
+    if len(index):
+        latent = predict_latent(state, take(inputs, index), again, features)
     if not latent.all_finite():
         sound = latent.finite()
         latent = latent.take(sound)
         valid[valid.clone()] = sound
     latent = latent if len(latent.expert) == len(valid) else latent.spread(valid)
+    return _calibrated(state, outputs, latent, valid)
+
+
+def _calibrated(
+    state: ModelState, outputs: Tensor | StatedOutputs, latent: LatentPrediction, valid: Tensor
+) -> Prediction:
     return state.likelihood.prediction(
         mean_of(outputs), latent, state.device_calibrations, valid, state.reference_scores
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from .projections import Projections
 aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
 Table = tuple[Tensor, Tensor]
+Parts = list[Tensor] | tuple[Tensor, ...]
 Weights = Callable[[Tensor], Tensor]  # of outputs [n, C] in K signals, [K, n, C]
 # of a module a = f(z): the gradient for z from the gradient g for a
 BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
@@ -94,7 +95,8 @@ class LayerChain:
                 if place == first:
                     signals[place] = signal, product
                     continue
-                behind, projected = product.tensor_split((one.in_features,), dim=2)
+                wide, whole = one.in_features, product.shape[2]
+                behind, projected = product.split_with_sizes([wide, whole - wide], dim=2)
                 signals[place], signal = (signal, projected), behind
             else:
                 signal = BACKWARD[type(one)](one, signal, values[place], values[place + 1])
@@ -202,7 +204,7 @@ class ChainRows:
         beside = zip(*(one.split(size, dim=1) for one in back), strict=True)
         return torch.cat([self._products(*lot) for lot in zip(lots, beside, strict=True)]).mT, outputs
 
-    def _products(self, given: Sequence[Tensor], back: Sequence[Tensor]) -> Tensor:
+    def _products(self, given: Parts, back: Parts) -> Tensor:
         """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
         signals = torch.cat(back, dim=2)
         mixed, n, numbers = signals.shape
