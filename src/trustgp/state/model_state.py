@@ -48,10 +48,8 @@ from ..tangents.probes import Probes
 from .latent import SharedForward, predict_latent
 from .recording import Recordings
 
-MAX_CACHED_SHAPES = 64
 MAX_LINE = 110  # letters of a line that describes a model
 DATASET_ROWS = 1024  # of a Dataset, predicted at a time
-MAX_SHARED_BYTES = 2**24  # of explicit features that are computed together with the outputs
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ For few rows of a small network most of the time is the overhead of hooks and au
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -39,7 +38,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**25}  # of products; a cache holds what makes them
+CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**24}  # of products; a cache holds what makes them
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class ChainRows:
         joined = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
         self.right, self.left = (place.to(entries.device)[indices] for place in joined)
         self.signs = None if bool((signs == 1).all()) else signs.T.flatten()
-        self._lots: tuple[int, Tensor, Tensor] | None = None  # rows, and where their products and sums lie
+        self._indices: dict[int, tuple[Tensor, Tensor]] = {}  # by numbers of rows; recordings have them, too
         self.constant: dict[int, Tensor] = {}  # products behind the last function
         signal = self.start
         for place in reversed(range(chain.first, len(chain.steps))):
@@ -196,7 +195,7 @@ class ChainRows:
             back += [part.expand(-1, n, -1) for part in parts] if place in self.constant else parts
         if type(inputs) is not Tensor:  # onnxruntime selects columns number by number
             return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)), outputs
-        most = CACHED_NUMBERS.get(inputs.device.type, sys.maxsize)
+        most = CACHED_NUMBERS["cpu" if inputs.device.type == "cpu" else "cuda"]
         size = max(1, most // (len(back[0]) * self.left.shape[0]))
         if n <= size:
             return self._products(given, back).mT, outputs
@@ -208,7 +207,7 @@ class ChainRows:
         """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
         signals = torch.cat(back, dim=2)
         mixed, n, numbers = signals.shape
-        left, starts = self._places(n, numbers)
+        left, starts = self.indices(n, numbers)
         entries = torch.cat(given, dim=1).index_select(1, self.right)
         entries = entries if self.signs is None else entries.mul_(self.signs)
         # the numbers of all signals side by side
@@ -216,14 +215,14 @@ class ChainRows:
         options: Any = {"mode": 0, "per_sample_weights": weights, "include_last_offset": True}
         return torch.embedding_bag(table, left, starts, **options)[0].view(n, self.width, mixed)
 
-    def _places(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
+    def indices(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
         """For n rows of so many numbers, which of these the products have [n * D * L], and where in the
         products each feature starts [n * D + 1]."""
-        if self._lots is None or self._lots[0] < n:
-            rows = torch.arange(n, dtype=torch.int32, device=self.left.device)[:, None]
-            starts = torch.arange(n * self.width + 1, dtype=torch.int32, device=self.left.device)
-            self._lots = n, (self.left.int() + numbers * rows).flatten(), self.lines * starts
-        most, left, starts = self._lots
+        if (most := 1 << (n - 1).bit_length()) not in self._indices:
+            rows = torch.arange(most, dtype=torch.int32, device=self.left.device)[:, None]
+            starts = torch.arange(most * self.width + 1, dtype=torch.int32, device=self.left.device)
+            self._indices[most] = (self.left.int() + numbers * rows).flatten(), self.lines * starts
+        left, starts = self._indices[most]
         return (left, starts) if n == most else (left[: n * self.left.shape[0]], starts[: n * self.width + 1])
 
     def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
