@@ -37,10 +37,10 @@ from .likelihoods.multilabel import LabelPrediction, MultiLabel
 from .likelihoods.prediction import ClassPrediction, Prediction
 from .likelihoods.regression import Regression
 from .math.evidence import FactorisationError
+from .metrics.class_evaluation import ClassEvaluation, LabelEvaluation
 from .metrics.detection_evaluation import DetectionEvaluation
 from .metrics.evaluate import evaluate
-from .metrics.evaluation import ClassEvaluation, Evaluation
-from .metrics.labels import LabelEvaluation
+from .metrics.evaluation import Evaluation
 from .model import DenseModel, UncertaintyModel
 from .monitor.monitor import Monitor, Verdict
 from .state.conformal import ConformalIntervals, ConformalSets

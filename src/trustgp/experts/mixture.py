@@ -200,7 +200,7 @@ class Mixture:
         labels = self.labels(features) if labels is None else labels
         moments, amplitude = (self._looped if self.stack is None else self.stacked)(features, labels)
         branch.join()
-        return self._prediction(labels, moments, amplitude, own)
+        return self.latent(labels, moments, amplitude, own)
 
     def stacked(
         self, features: Any, labels: Tensor, moments: LatentMoments | None = None
@@ -264,7 +264,7 @@ class Mixture:
         """0 and 1, where the numbers are."""
         return self.numbers.new_zeros(()), self.numbers.new_ones(())
 
-    def _prediction(
+    def latent(
         self, labels: Tensor, moments: LatentMoments, amplitude: Tensor | None, own: dict[str, Tensor]
     ) -> LatentPrediction:
         """From the moments of the experts `labels` [n], and fields that do not depend on the expert."""

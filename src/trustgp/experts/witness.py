@@ -274,7 +274,7 @@ class WitnessState:
             distance = closest.masked_fill(closest.isinf(), 0.0).amax(dim=1)
         # tau > 0 keeps it positive where rounding takes the novelty below 0
         least, level, centre = self.numbers.index_select(0, labels).unbind(dim=1)
-        variance = torch.maximum(torch.addcmul(least, level, novelty), self.floor)
+        variance = torch.maximum(least + level * novelty, self.floor)
         return WitnessPrediction(centre + mean, variance, novelty.squeeze(1), distance, noise, self.reach)
 
     def _in_cell(

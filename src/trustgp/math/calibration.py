@@ -168,5 +168,5 @@ def pooled(
     # V is infinite for invalid rows, and 0 * inf is NaN
     gain = (trust * witness_precision * variance).nan_to_num(0.0)
     more = 1.0 + gain
-    expected = torch.add(gain * witness_mean, shift, alpha=float(calibration.weight)) / more
+    expected = (calibration.weight * shift + gain * witness_mean) / more
     return expected, more / (1.0 + gain * gain)

@@ -140,12 +140,12 @@ class GraphMixture(nn.Module):
         """The predictions of the experts that the gate selects; given features are not computed."""
         features, mixture = self.features(inputs) if features is None else features, self.mixture
         labels = self.gate(features)
-        latent = mixture.latent(labels, mixture.numbers[labels], *self.experts(features, labels))
+        moments, amplitude = self.experts(features, labels)
         whole, hidden = mixture.whole, mixture.hidden
-        own: dict[str, Tensor] = dict.fromkeys(OTHERS, torch.zeros_like(latent.residual_mean))
+        own: dict[str, Tensor] = dict.fromkeys(OTHERS, torch.zeros_like(moments.residual_mean))
         own |= {} if whole is None else whole.latent(features.by_output, covariance=False)
         own |= {} if hidden is None else {"nearest": hidden.log_distance(features.hidden)}
-        return latent.with_fields(own)
+        return mixture.latent(labels, moments, amplitude, own)
 
 
 class Graph(nn.Module):
