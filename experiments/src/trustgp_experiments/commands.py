@@ -17,7 +17,7 @@ def add_demo(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of figures and results")
     parser.add_argument("--seed", type=_seed, default=0)
     parser.add_argument("--quick", action="store_true", help="a smaller arm, for a first look and for CI")
-    parser.add_argument("--detection", action="store_true", help="instead: boxes of a detector, and a film")
+    parser.add_argument("--detection", action="store_true", help="instead: pictures with a detector's boxes")
 
     def run(options: argparse.Namespace) -> int:
         setting = {"seed": options.seed, "quick": options.quick, "console": open_console()}

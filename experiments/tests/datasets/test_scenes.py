@@ -1,4 +1,4 @@
-"""Rendered scenes and flights: the same numbers give the same pictures, and boxes are around the things."""
+"""Rendered scenes: the same numbers give the same pictures, and boxes are around the things."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from trustgp_experiments.datasets import scene_picture
 from trustgp_experiments.datasets import scenes as drawn
 from trustgp_experiments.datasets.scene_objects import LATER, UNKNOWN, block
 from trustgp_experiments.datasets.scene_picture import Camera, random_ground, towards, view
-from trustgp_experiments.datasets.scenes import CLASSES, NAMES, Scenes, flight, scenes
+from trustgp_experiments.datasets.scenes import CLASSES, NAMES, Scenes, scenes
 
 SUN = np.array([0.0, 0.6, 0.8])
 # of the release before there were unknown kinds: weighted means of pixels, sums of boxes, and labels
@@ -27,10 +27,6 @@ BEFORE = {
         [123.315, 150.713, 128.563, 142.138, 141.54, 245.153, 117.949, 238.674],
         [[2], [4, 1], [2], [3, 0]],
     ),
-    "path": (
-        [140.598, 129.392, 113.627, 131.005, 253.502, 266.581, 469.217, 131.207],
-        [[0, 1], [0, 1], [0, 1, 4], [4]],
-    ),
 }
 
 
@@ -41,7 +37,7 @@ def camera(height: float = 3.0, distance: float = 8.0, side: int = 64) -> Camera
 
 @pytest.mark.parametrize("style", BEFORE)
 def test_older_styles_give_the_pictures_that_they_gave(style):
-    rendered = flight(4, seed=2, side=64) if style == "path" else scenes(4, style, seed=3, side=64, first=7)
+    rendered = scenes(4, style, seed=3, side=64, first=7)
     weights = torch.linspace(1.0, 2.0, rendered.images[0].numel(), dtype=torch.float64)
     numbers = [float((image.double().flatten() * weights).mean()) for image in rendered.images]
     numbers += [float(box.double().sum()) for box in rendered.boxes]
@@ -93,44 +89,10 @@ def test_a_thing_is_seen_and_its_box_fits_its_pixels(name):
         assert mask.sum() > max(60, 0.15 * (box[2] - box[0]) * (box[3] - box[1]))
 
 
-def test_a_flight_begins_with_known_things_alone_and_ends_with_a_novel_one():
-    for novel in ("tracked rover", "rock"):
-        film = flight(12, side=64, novel=novel)
-        assert {NAMES[i] for i in film.labels[0].tolist()} == set(CLASSES)
-        assert [NAMES[i] for i in film.labels[-1].tolist()] == [novel]
-        assert all(len(labels) for labels in film.labels)
-    check_equal(film, flight(12, side=64, novel="rock"))
-    assert not torch.equal(film.images, flight(12, side=64, novel="rock", seed=1).images)
-
-
-def test_the_path_goes_through_its_knots_and_never_beyond_them():
-    np.testing.assert_allclose(drawn.path(drawn.KNOTS), drawn.PATH, atol=1e-12)
-    along = drawn.path(np.linspace(0, 1, 500))
-    assert (along >= drawn.PATH.min(axis=0) - 1e-9).all()
-    assert (along <= drawn.PATH.max(axis=0) + 1e-9).all()
-    steps = np.abs(np.diff(along, axis=0)) / np.ptp(drawn.PATH, axis=0)
-    assert steps.max() < 0.02  # of the whole range, from one of 500 frames to the next
-
-
-def test_boxes_of_a_flight_lie_around_its_things():
-    side = 64
-    frames, places = flight(5, side=side), drawn.PLACES | {"tracked rover": drawn.AWAY}
-    for where, boxes, labels in zip(
-        drawn.path(np.linspace(0, 1, 5)), frames.boxes, frames.labels, strict=True
-    ):
-        for box, label in zip(boxes.numpy(), labels.tolist(), strict=True):
-            pixel, _ = drawn.flight_camera(where, side).seen(np.array([[*places[NAMES[label]], 0.9]]))
-            inside = np.clip(pixel[0], 0, side)
-            assert (box[:2] <= inside + 1).all()
-            assert (box[2:] >= inside - 1).all()
-
-
 def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="style='walk'; allowed are carry, flight, novel"):
         scenes(1, "walk")
-    with pytest.raises(ValueError, match="novel='cow'; allowed are rock, astronaut, tracked rover"):
-        flight(1, novel="cow")
-    assert len(scenes(0)) == len(flight(0)) == 0
+    assert len(scenes(0)) == 0
 
 
 def test_a_point_ahead_is_seen_in_the_middle_and_the_ground_where_its_ray_meets_it():

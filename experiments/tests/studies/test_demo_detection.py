@@ -11,6 +11,7 @@ from trustgp.data.tensor_file import ArtifactError
 pytest.importorskip("matplotlib")
 pytest.importorskip("PIL")
 pytest.importorskip("transformers", reason="the detector needs it: pip install trustgp[detection]")
+from trustgp_experiments.demo.detection import DARK
 from trustgp_experiments.training import detector_error_bar
 
 
@@ -18,10 +19,12 @@ def test_the_quick_demo_prints_what_it_writes(tmp_path, capsys):
     assert main(["demo", "--detection", "--quick", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
-    assert (tmp_path / "flight.gif").read_bytes().startswith(b"GIF8")
-    assert len(results["flight"]) == 10
-    assert results["flight"][1] == "novel"  # the camera is blind
-    assert f"calls {results['counts']['novel']} of 10 frames novel" in printed
+    assert (tmp_path / "detection.png").read_bytes().startswith(b"\x89PNG")
+    assert {kind: len(statuses) for kind, statuses in results["verdicts"].items()} == dict.fromkeys(
+        ("as in training", "from high up, haze", "an object of another type", DARK), 2
+    )
+    assert results["verdicts"][DARK] == ["novel", "novel"]
+    assert f"calls 2 of 2 pictures novel: {DARK}" in printed
     assert detector_error_bar.COMMAND in printed
 
 

@@ -1,8 +1,7 @@
 """Pictures with boxes: of a planet's ground with a rover and a lander, seen from a drone; and photographs.
 
-Single pictures (`scenes`), and a short `flight` over one world: past what a detector knows, up into haze, and
-down to a novel thing. Photographs are BCCD's blood cells, and raccoons, of which a detector of cells knows
-nothing. Neither is part of this package; their folder is named by ``TRUSTGP_DATA`` or ``root=``.
+Photographs are BCCD's blood cells, and raccoons, of which a detector of cells knows nothing. Neither is part
+of this package; their folder is named by ``TRUSTGP_DATA``.
 """
 
 import json
@@ -22,7 +21,7 @@ from .scene_picture import Camera, blurred, exposed, random_ground, towards, vie
 CLASSES = tuple(KNOWN)
 KINDS = KNOWN | NOVEL | UNKNOWN | LATER
 NAMES = tuple(KINDS)
-# and of what their seeds are made; 3: `flight`
+# and of what their seeds are made
 STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4, "later": 5}
 # kinds that no detector is trained on, by style
 OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN), "later": tuple(LATER)}
@@ -44,23 +43,6 @@ class SceneStyle:
 
 CARRY = SceneStyle((1.5, 6.0), (5.0, 13.0), 0.05, (25.0, 70.0), (0.0, 0.02), (0.0, 0.0), (0.8, 1.2))
 FLIGHT = SceneStyle((7.0, 14.0), (2.0, 9.0), 0.35, (8.0, 22.0), (0.01, 0.05), (0.0, 6.0), (0.6, 1.3))
-
-KNOTS = np.array([0.0, 0.3, 0.5, 0.62, 0.85, 1.0])  # of the flight
-# at each knot: what is looked at (x, y), from how far, how high, from which side (degrees), roll (radians),
-# height of the sun (degrees), haze for each metre, motion blur in pixels
-PATH = np.array(
-    [
-        [0.0, 0.0, 9.5, 2.8, -120.0, 0.00, 45.0, 0.008, 0.0],
-        [0.0, 0.0, 8.5, 3.2, -75.0, 0.00, 42.0, 0.010, 0.0],
-        [0.3, 0.2, 5.0, 10.5, -40.0, 0.22, 11.0, 0.040, 3.0],
-        [2.5, 1.8, 5.0, 11.0, -15.0, 0.28, 9.0, 0.045, 4.0],
-        [7.0, 5.0, 6.5, 3.0, 45.0, 0.03, 40.0, 0.010, 0.0],
-        [7.0, 5.0, 6.0, 2.4, 85.0, 0.00, 42.0, 0.010, 0.0],
-    ]
-)
-PLACES = {"rover": (1.4, -1.6), "lander": (-1.3, 1.7)}
-AWAY = (7.0, 5.0)  # place of the novel thing
-SUN = 0.9  # its direction, in radians about the upright axis
 
 
 @dataclass(frozen=True)
@@ -88,38 +70,6 @@ def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, firs
     return _gathered([_scene(style, np.random.default_rng(own), side) for own in seeds], side)
 
 
-def flight(frames: int, *, seed: int = 0, side: int = 128, novel: str = "tracked rover") -> Scenes:
-    """Frames of a camera that moves smoothly over one world; the same numbers give the same frames.
-
-    First it looks at a rover and a lander as in the style "carry", then from high up, with a low sun, haze,
-    motion blur and a rolled horizon, and in the end at a thing of `NOVEL`, on which no detector was trained.
-    """
-    _check(novel=(novel, NOVEL))
-    rng = np.random.default_rng([seed, 3])
-    ground = random_ground(rng)
-    things = [_thing(name, place, rng) for name, place in (PLACES | {novel: AWAY}).items()]
-    pictures = []
-    for i, where in enumerate(path(np.linspace(0.0, 1.0, frames))):
-        sun, haze, blur = where[6:]
-        image, boxes, names = view(things, flight_camera(where, side), towards(sun, SUN), haze, ground)
-        noise = np.random.default_rng([seed, 3, i]).normal(0, 0.01, image.shape)
-        pictures.append((exposed(blurred(image, blur, 0.4), 1.0, noise, 0.25), boxes, names))
-    return _gathered(pictures, side)
-
-
-def path(times: Array) -> Array:
-    """The columns of `PATH` at times in [0, 1], shape [n, 9]: through every knot, without overshooting."""
-    from scipy.interpolate import PchipInterpolator
-
-    return PchipInterpolator(KNOTS, PATH, axis=0)(times)
-
-
-def flight_camera(where: Array, side: int) -> Camera:
-    """The camera at a place of the path, shape [9]."""
-    distance, height, degrees, roll = where[2:6]
-    return _camera(where[:2], distance, height, np.radians(degrees), roll, side)
-
-
 def _check(**chosen: tuple[str, Iterable[str]]) -> None:
     for name, (value, allowed) in chosen.items():
         if value not in allowed:
@@ -141,7 +91,7 @@ def _scene(style: str, rng: np.random.Generator, side: int) -> Picture:
     look = FLIGHT if style == "flight" else CARRY
     height, distance, yaw = rng.uniform(*look.height), rng.uniform(*look.distance), rng.uniform(0, 2 * np.pi)
     tilt, swing, roll = rng.normal(0, 0.04), rng.normal(0, 0.05), rng.uniform(-look.roll, look.roll)
-    camera = _camera(np.zeros(2), distance, height, yaw, roll, side)  # at the origin, nearly
+    camera = _camera(distance, height, yaw, roll, side)
     camera = replace(camera, pitch=camera.pitch + tilt, yaw=yaw + swing)
     things = _things(style, look, rng)
     sun = towards(rng.uniform(*look.sun), rng.uniform(0, 2 * np.pi))
@@ -154,10 +104,11 @@ def _scene(style: str, rng: np.random.Generator, side: int) -> Picture:
     return exposed(image, gain, noise, rng.uniform(0.0, 0.5)), boxes, names
 
 
-def _camera(place: Array, distance: float, height: float, yaw: float, roll: float, side: int) -> Camera:
+def _camera(distance: float, height: float, yaw: float, roll: float, side: int) -> Camera:
+    """It looks at the origin, nearly."""
     away = distance * np.array([np.cos(yaw), np.sin(yaw)])
     pitch = float(np.arctan2(height - 0.8, distance))
-    return Camera(np.array([*(place - away), height]), yaw, pitch, roll, 0.95 * side, side)
+    return Camera(np.array([*-away, height]), yaw, pitch, roll, 0.95 * side, side)
 
 
 def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tuple[str, list[Part]]]:
@@ -177,11 +128,11 @@ def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tupl
 
 
 def _thing(
-    name: str, place: Array | tuple[float, float], rng: np.random.Generator, sizes: tuple | None = None
+    name: str, place: Array, rng: np.random.Generator, sizes: tuple[float, float]
 ) -> tuple[str, list[Part]]:
-    """A thing on the ground, turned anyhow; of its own size, or of one from a range."""
+    """A thing on the ground, turned anyhow, of a size from a range over its own."""
     parts, at = KINDS[name](rng), np.array([*place, 0.0])
-    yaw, size = rng.uniform(0, 2 * np.pi), 1.0 if sizes is None else rng.uniform(*sizes)
+    yaw, size = rng.uniform(0, 2 * np.pi), rng.uniform(*sizes)
     return name, [part.placed(at, yaw, size) for part in parts]
 
 

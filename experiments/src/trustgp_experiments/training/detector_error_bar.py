@@ -24,7 +24,7 @@ FILE = WEIGHTS / "scenes.trustgp"
 COMMAND = "python -m trustgp_experiments.training.detector_error_bar"
 PICTURES, HELD_OUT = 3_000, 500  # to fit on, and to calibrate on
 SEED = {"train": 0, "validation": 10}  # of the pictures; the detector was trained on the first ones
-FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a film can show
+FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a figure can show
 CHUNK = 10  # pictures rendered between two steps of a bar
 
 

@@ -19,8 +19,8 @@ DEVIATION = re.compile(r"ean ± (standard )?deviation")
 
 def verdicts(stored: Stored) -> str:
     """The findings of the study of classes that are better or worse than the best peer, or count; without
-    spreads, which the intervals of differences take into account, and costs, which a table has."""
-    *found, _ = stored.study("classification")["findings"]
+    spreads, which the intervals of differences take into account."""
+    found = stored.study("classification")["findings"]
     chosen = [SPREAD.sub("", one) for one in found if UNDECIDED not in one and not one.startswith(ELSEWHERE)]
     same = sum(UNDECIDED in one and not one.startswith(ELSEWHERE) for one in found)
     return f"{bullets(chosen)}\n\nAlike with the best peer are {same} more."

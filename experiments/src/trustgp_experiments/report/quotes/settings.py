@@ -7,7 +7,6 @@ from typing import Any
 
 from .stored import Stored, bullets, grid, number
 
-NUM_VERDICTS = 5  # findings: what is against us, and four observations of the paper
 ABOUT_OURS = re.compile(r"(Of our own: .*?\))\.(?= |$)")  # with its numbers in brackets
 DEFAULT = " (default)"
 KINDS = ("own", "own, witness")  # columns of the stored table
@@ -15,7 +14,7 @@ KINDS = ("own", "own, witness")  # columns of the stored table
 
 def observations(stored: Stored) -> str:
     """What is against the defaults, and the paper's observations, judged by the plain variance."""
-    findings = stored.study("ablation")["findings"][:NUM_VERDICTS]
+    findings = stored.study("ablation")["findings"]
     shorter = (ABOUT_OURS.sub(lambda ours: _without_numbers(ours[1]), one) for one in findings)
     return bullets(one.replace(", as the paper observed,", "") for one in shorter)
 
@@ -33,8 +32,6 @@ def defaults(stored: Stored) -> str:
         settings = list(block)
         nll = [{row[1]: row[names.index(kind)] for row in settings} for kind in KINDS]
         (default,) = (name for name in nll[0] if name.endswith(DEFAULT))
-        if any(one[default] is None for one in nll):
-            continue  # the witness has no NLL without itself
         cells = [cell for one in nll for cell in _cells(one, default)]
         rows.append([axis, default.removesuffix(DEFAULT), *cells])
     columns = ["setting", "default", "NLL", "best other", "NLL, witness", "best other"]

@@ -57,11 +57,10 @@ class AblationTrial:
 
 @dataclass(frozen=True)
 class Point:
-    """A setting on an axis: its trial, and by column (`KINDS`, `WITNESS_KINDS`) the score shown there."""
+    """A setting on an axis, and its trial."""
 
     label: str
     trial: AblationTrial
-    scores: Mapping[str, str] = field(default_factory=lambda: {n: n for n in (*KINDS, *WITNESS_KINDS)})
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,6 @@ def paper_axes(quick: bool) -> list[Axis]:
 def our_axes(quick: bool) -> list[Axis]:
     """Our own choices."""
     kept, per_expert = (QUICK_KEPT, QUICK_PER_EXPERT) if quick else (KEPT, PER_EXPERT)
-    without, with_witness = ({name: name for name in names} for names in (KINDS, WITNESS_KINDS))
     outputs = [Point(kind, AblationTrial(kind, {"outputs": kind})) for kind in ("separate", "pseudo")]
     tangents = [  # rows with every parameter kept have the kernel of the factors: no point of their own
         Point("factors", SMALL),
@@ -108,16 +106,13 @@ def our_axes(quick: bool) -> list[Axis]:
     calibration = [
         Point("validation rows", DEFAULT),
         Point("leave-one-out", LEAVE_ONE_OUT),
-        Point("evidence only", DEFAULT, {"own": "plain"}),
     ]
-    witness = [Point("off", DEFAULT, without), Point("on", DEFAULT, with_witness)]
     axis = partial(_axis, quick)
     return [
         axis("components", "components of the gate", 8, lambda v: {"division": Division(components=v)}),
         axis("neighbours", "neighbours", 4, lambda v: {"patchwork": Patchwork(neighbours=v)}),
         Axis("outputs", "outputs", [Point("shared", DEFAULT), *outputs], "shared"),
         Axis("tangents", "gradients", tangents, "factors"),
-        Axis("witness", "witness", witness, "on"),
         Axis("calibration", "calibration", calibration, "validation rows"),
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
-from ...core.claim import change, paired, words
+from ...core.claim import paired
 from ...core.grid import Grid, Place, run_parallel
 from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Result, Setting, Table, make_result, note, prose
@@ -61,9 +61,7 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
         for axis in axes:
             for point in axis.points:
                 measured, at = run[point.trial.name], (axis.name, point.label)
-                for kind, score in point.scores.items():
-                    if score in measured["nll"]:
-                        cells[(*at, kind)] = {"nll": measured["nll"][score]}
+                cells |= {(*at, kind): {"nll": nll} for kind, nll in measured["nll"].items()}
                 cells[(*at, FITTED)] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
         return cells
 
@@ -72,7 +70,7 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """A table for the paper's axes and one for ours; what is against our defaults, then the paper's
-    observations, then our own axes."""
+    observations."""
     paper, ours = (axes(numbers.get("quick", False)) for axes in (paper_axes, our_axes))
     grid = collect([*paper, *ours], numbers["seeds"])
     tables = [
@@ -87,7 +85,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
         curves[axis.name].append(SettingCurve(kind, labels, nll, work))
     titles = {axis.name: axis.title for axis in paper}
     verdicts = [judge(observation, curves, titles) for observation in OBSERVATIONS]
-    return tables, [against_us([*paper, *ours], grid), *verdicts, *on_our_axes(ours, grid)]
+    return tables, [against_us([*paper, *ours], grid), *verdicts]
 
 
 def _table(grid: Grid, title: str, axes: Sequence[Axis], kinds: Mapping[str, str]) -> Table:
@@ -108,8 +106,6 @@ def against_us(axes: Sequence[Axis], grid: Grid) -> str:
         for kind, end in (("own", ""), ("heard_own", ", with the witness")):
             labels = grid.along("setting", axis=axis.name, kind=kind)
             values = {label: grid.values((axis.name, label, kind), "nll") or () for label in labels}
-            if axis.default not in values:
-                continue
             gaps = {label: paired(values[axis.default], other) for label, other in values.items()}
             best = max(gaps, key=lambda label: gaps[label].mean)
             if gaps[best].verdict == "worse":
@@ -117,32 +113,3 @@ def against_us(axes: Sequence[Axis], grid: Grid) -> str:
                 lost.append(f"{axis.title}: {best} instead of {axis.default}, by {far}{end}")
     start = "Against us: another setting than the default has the lower NLL, the network's own prediction, "
     return start + (f"for {'; '.join(lost)}." if lost else "beyond the interval over seeds, on no axis.")
-
-
-def on_our_axes(axes: Sequence[Axis], grid: Grid) -> list[str]:
-    """The cost of each default against its best setting, and the gain by the witness."""
-
-    def witness(kind: str) -> str:
-        places = ("witness", "off", kind), ("witness", "on", f"heard_{kind}")
-        without, with_witness = (grid.values(place, "nll") or () for place in places)
-        return change(without, with_witness, digits=3)
-
-    return [
-        *(_on_axis(axis, grid) for axis in axes if axis.name != "witness"),
-        f"Witness: beside the default experts, the NLL of the network's own prediction {witness('own')}; "
-        f"that of the corrected one {witness('corrected')}.",
-    ]
-
-
-def _on_axis(axis: Axis, grid: Grid) -> str:
-    def reached(kind: str) -> str:
-        labels = grid.along("setting", axis=axis.name, kind=kind)
-        cells = {label: grid.spread((axis.name, label, kind), "nll") for label in labels}
-        best, default = min(cells, key=lambda label: cells[label][0]), cells[axis.default]
-        rank = "the lowest" if best == axis.default else f"{default[0] - cells[best][0]:.3f} above {best}"
-        return f"{words(default, 3)} ({rank})"
-
-    return (
-        f"{axis.title.capitalize()}: the default, {axis.default}, brings the network's own prediction to an "
-        f"NLL of {reached('own')} without the witness, and of {reached('heard_own')} with it."
-    )

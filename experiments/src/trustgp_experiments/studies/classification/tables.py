@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from ...core.cases import IN_DOMAIN, METHOD, NETWORKS, OURS, PREDICT, SIZE, Costs, costs_table, read_tests
+from ...core.cases import IN_DOMAIN, METHOD, NETWORKS, OURS, Costs, costs_table, read_tests
 from ...core.claim import Difference, mean_spread, paired, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
@@ -49,7 +49,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
         *_detected(grid, looked_at(), LOOKED_AT),
         *(_familiar(grid, name) for name in grid.along("trained") if name not in full),
     ]
-    return tables, class_findings(grid, costs)
+    return tables, class_findings(grid)
 
 
 def measured(grid: Grid, pairs: Sequence[Pair]) -> list[Pair]:
@@ -148,7 +148,7 @@ def _best_peers(places: Sequence[Sequence[Compared]]) -> list[Compared]:
     return sorted((best(place) for place in places if place), key=lambda one: one.rank)
 
 
-def class_findings(grid: Grid, costs: Costs) -> list[str]:
+def class_findings(grid: Grid) -> list[str]:
     """A sentence each, the losses of trustgp first."""
     sets = [name for name in SETS if name in grid.along("trained")]
 
@@ -169,7 +169,6 @@ def class_findings(grid: Grid, costs: Costs) -> list[str]:
         *(_tally(title, compared) for title, compared in tallies.items() if compared),
         *(f"Looked at when choices were made. {one.sentence}" for one in _best_peers(old)),
         _same_classes(grid),
-        _cost(costs),
     ]
 
 
@@ -190,15 +189,3 @@ def _same_classes(grid: Grid) -> str:
     same = [ours == network for ours, network in pairs if ours is not None]
     sets = f"{sum(same)} of {len(same)} sets of labelled images"
     return f"trustgp has exactly the network's accuracy, in {sets}."
-
-
-def _cost(costs: Costs) -> str:
-    milliseconds = {name: 1000 * one[PREDICT.key] for name, one in costs.items()}
-    size = {name: one[SIZE.key] for name, one in costs.items()}
-    slower, larger = (1 + sum(v > of[OURS] for v in of.values()) for of in (milliseconds, size))
-    return (
-        f"trustgp took {costs[OURS]['fit_seconds']:.1f} s to fit, holds {size[OURS]:.1f} MiB and takes "
-        f"{milliseconds[OURS]:.4f} ms an image: number {slower} of {len(costs)} by time, the slowest first, "
-        f"and number {larger} by memory, the largest first; the network alone takes "
-        f"{milliseconds[SOFTMAX]:.4f} ms and {size[SOFTMAX]:.1f} MiB."
-    )

@@ -1,4 +1,4 @@
-"""`trustgp study detection`: does a detector recognise novel objects? With a film of a flight."""
+"""`trustgp study detection`: does a detector recognise novel objects?"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,6 @@ from trustgp.detection import DetectionModel
 from trustgp.detection import fit as fit_detector
 from trustgp.detection.picture_pass import MAX_VARIED
 
-from ...core.flight_film import flight_gif
 from ...core.result import Figure, Result, Setting, commit, make_result, note, prose
 from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import trained
@@ -22,17 +21,14 @@ from .tables import summarise
 from .worlds import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
 
 LABELLED = (FAMILIAR, "flight")
-FALSE_ALARM = 0.05  # of the monitor in the flight
-FRAMES = 48
 DRAWN_TESTS = {NOVEL: "novel.png", "flight": "flights.png"}
 DRAWN = ("softmax", "MC-dropout 20", "ensemble of 3", "Mahalanobis", "DDU", OURS)
 TITLE = "Does a detector know when it does not know?"
 HISTOGRAMS = note(__name__, "Histograms")
-FILM = note(__name__, "Film")
 
 
 def run(setting: Setting) -> Result:
-    """All detectors, the times of one of them, and a flight."""
+    """All detectors, and the times of one of them."""
     skipped = "a quick run has none." if setting.quick else ""
     parts = [setting.once(f"scenes-{k}", lambda k=k: _scenes(setting, k)) for k in range(setting.seeds)]
     scores = [{key: value for key, value in part.items() if key != "times"} for part in parts]
@@ -42,7 +38,7 @@ def run(setting: Setting) -> Result:
             worlds["cells"] = merged([setting.once("cells", lambda: _cells(setting))])
         except FileNotFoundError as error:
             skipped = str(error)
-    figures = [Figure("flight.gif", "A flight", FILM)]
+    figures = []
     for test, file in DRAWN_TESTS.items():
         draw_histograms(worlds["scenes"]["told"], test, setting.out / file, commit())
         figures.append(Figure(file, f"Familiar pictures and {test}", HISTOGRAMS))
@@ -59,21 +55,19 @@ def _cells(setting: Setting) -> dict[str, Any]:
 
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
-    """With times and a flight, of the first seed."""
+    """With times, of the first seed."""
     sizes = setting.sized(
         {"fitted": 5000, "validated": 500, "tested": 500}, {"fitted": 24, "validated": 16, "tested": 8}
     )
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
     few = setting.sized({}, {"variants": 3, "passes": 3})
-    scores = {**_scored(world, model, seed=seed, **few), "times": None, "threshold": None}
+    scores = {**_scored(world, model, seed=seed, **few), "times": None}
     if seed == 0:
         networks = [trained(name) for name in world.detector]
         own = DetectionModel(replace(model.state, network=networks[0]))  # on the CPU, where it is timed
         images = world.tests[FAMILIAR].images[:20]
         scores["times"] = time_calls(own, networks[1:], images, quick=setting.quick)
-        scores["threshold"] = own.threshold(false_alarm=FALSE_ALARM)
-        flight_gif(own, setting.out / "flight.gif", frames=setting.sized(FRAMES, 4))
     return scores
 
 

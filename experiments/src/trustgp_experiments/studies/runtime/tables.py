@@ -12,8 +12,6 @@ from .calls import RUNTIMES
 from .fixtures import DEFAULT, ours
 
 HEADLINE = (1, 1)  # one row, one thread
-PROMISED = {"DETR": (12.0, 1.6), "ResNet-18": (8.0, 2.5)}  # times faster than 20 passes, times the network
-LOSS = 0.02  # of NLL or AUROC to the default, as a share, that counts as little
 WHY_NOT = Measure("reason", Column.text("why not"), words=str)
 TIMES = [
     *(flat_measure(key, key, 2, unit="ms", factor=1e3) for key in ("median", "p99")),
@@ -57,8 +55,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     times = [time_table(name, entries_of, numbers["device"]) for name, entries_of in entries.items()]
     skipped = [f"{name} skipped: {why}." for name, why in numbers["skipped"].items()]
     first = {n: [e for e in of if (e["batch"], e["threads"]) == HEADLINE] for n, of in entries.items()}
-    promises = [promise(n, first[n], quality) for n in PROMISED if n in first]
-    findings = [*lower_nll(quality), *against_ensembles(first), *promises, *skipped]
+    findings = [*lower_nll(quality), *against_ensembles(first), *skipped]
     return [flat_table(QUALITY, quality), *times], findings
 
 
@@ -114,35 +111,3 @@ def against_ensembles(entries: Entries) -> list[str]:
     listed = ", ".join(words for _, words in sorted(ratios, reverse=True))
     start = "A call of the default over one of an ensemble of 5, one row and one thread, both in the same"
     return [f"{start} runtime: dearer in {slower} of {len(ratios)} ({listed})."] if ratios else []
-
-
-def promise(network: str, entries: Sequence[Entry], quality: Quality) -> str:
-    """Whether the fastest of our models that loses little keeps the promise, by runtime."""
-    faster, slower = PROMISED[network]
-    tried, kept = fastest(network, entries, quality), []
-    if not tried:
-        return f"{network}: no budget loses as little as {100 * LOSS:.0f} %."
-    listed = []
-    for entry in tried:
-        over, speed = entry["over_network"], entry["passes_over_this"]
-        kept += [entry["runtime"]] if speed is not None and speed >= faster and over <= slower else []
-        words = "20 passes not timed" if speed is None else f"{speed:.1f} times faster than 20 passes"
-        listed.append(f"{entry['runtime']} ({entry['method']}) {over:.2f} times the network, {words}")
-    promised = f"promised {faster:g} times faster than 20 passes, {slower:g} times the network at most"
-    verdict = f"kept in {', '.join(kept)}" if kept else "not kept"
-    return f"{network}, {promised}: {verdict}. {'; '.join(listed)}."
-
-
-def fastest(network: str, entries: Sequence[Entry], quality: Quality) -> list[Entry]:
-    """Of each runtime, the fastest of our models whose NLL or AUROC is within `LOSS` of the default's."""
-
-    def loses_little(method: str) -> bool:
-        whole, here = quality[network, ours(DEFAULT)], quality[network, method]
-        pairs = [(sign, whole[key], here[key]) for key, sign in (("nll", 1), ("auroc", -1))]
-        return any(sign * (b - a) <= LOSS * abs(a) for sign, a, b in pairs if a and b is not None)
-
-    own = [method for n, method in quality if n == network and method.startswith(ours(""))]
-    good = [method for method in own if loses_little(method)]
-    tried = [entry for entry in entries if entry["method"] in good and entry["over_network"] is not None]
-    groups = [[entry for entry in tried if entry["runtime"] == runtime] for runtime in RUNTIMES]
-    return [min(group, key=lambda entry: entry["over_network"]) for group in groups if group]

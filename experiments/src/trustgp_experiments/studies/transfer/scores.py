@@ -6,34 +6,20 @@ from statistics import fmean
 from typing import Any
 
 from ...core import cases, regression
-from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, costs_table, read_tests
-from ...core.claim import Check, Claim, Difference, tally, versus, within
+from ...core.cases import IN_DOMAIN, METHOD, OURS, costs_table, read_tests
+from ...core.claim import Difference
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
-from ...core.regression import (
-    CORRECTED,
-    FLOORS,
-    NLL,
-    PAPER,
-    WITNESS,
-    compare,
-    compare_all,
-    place_name,
-    rivals,
-    standings,
-)  # fmt: skip
+from ...core.regression import CORRECTED, NLL, compare, rivals, standings
 from ...core.result import Column, Table, note
 from .paper_table import paper_findings, paper_tables
 
 AXES = ("trained", "split", "tested", "method")
-NEW, KNOWN = (
-    "new motions",
-    "known motions",
-)  # how rows are split; other arms are tested by those trained on NEW
+# how rows are split; other arms are tested by those trained on NEW
+NEW, KNOWN = "new motions", "known motions"
 OTHER = "other arms"
 KINDS = (NEW, OTHER, KNOWN)
 SCORES = (NLL, regression.CRPS, regression.COVERAGE, regression.WIDTH)
-COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes
 NAMED = 3  # losses that are named
 COSTED = ("sarcos", KNOWN)  # whose times are measured without parallel jobs
 STANDINGS, OVERVIEW, SELECTION = (
@@ -131,30 +117,7 @@ def places(grid: Grid, kind: str) -> list[Place]:
 def findings(grid: Grid) -> list[str]:
     """The losses of trustgp first."""
     lost = [losses(grid, kind, ours, rivals(grid)) for kind in KINDS for ours in (OURS, CORRECTED)]
-    floors = [
-        f"{kind.capitalize()}, {ours} against {floor}, NLL: {_tallied(grid, kind, ours, floor)}."
-        for kind in (OTHER, NEW)
-        for floor in FLOORS
-        for ours in (OURS, CORRECTED)
-        if floor in grid.along("method")
-    ]
-    peers = [
-        f"{kind.capitalize()}, {ours} against {rival}{' (a part of it)' if rival == WITNESS else ''}, NLL: "
-        f"{versus(compare(grid, places(grid, kind), ours, rival))}."
-        for kind in KINDS
-        for rival in (WITNESS, ENSEMBLE, PAPER)
-        for ours in (OURS, CORRECTED)
-        if rival in grid.along("method") and places(grid, kind)
-    ]
-    covered = [claim.sentence for claim in claims(grid)]
-    return [*lost, *floors, *peers, *flagged(grid), *covered, *paper_findings(grid)]
-
-
-def _tallied(grid: Grid, kind: str, ours: str, floor: str) -> str:
-    gaps = compare_all(grid, places(grid, kind), ours, [*rivals(grid)]).get(floor, {})
-    return (
-        f"worse / alike / better in {tally(list(gaps.values()))} cases, in brackets after Holm's correction"
-    )
+    return [*lost, *flagged(grid), *paper_findings(grid)]
 
 
 def flagged(grid: Grid) -> list[str]:
@@ -168,27 +131,6 @@ def flagged(grid: Grid) -> list[str]:
     order = sorted((m for m in shares if m in rivals(grid)), key=lambda m: -shares[m])[:NAMED]
     named = ", ".join(f"{m} {shares[m]:.0f} %" for m in [*order, OURS, CORRECTED] if m in shares)
     return [f"On {NEW}, of the tenth of the rows with the largest errors a tenth of alarms flags: {named}."]
-
-
-def claims(grid: Grid) -> list[Claim]:
-    """Checked on every training."""
-    own = [place for kind in (NEW, KNOWN) for place in places(grid, kind)]
-    training_free = {place[-1] for place, cell in grid.cells.items() if cell["training_free"][0]}
-    free = [method for method in rivals(grid) if method in training_free]
-    bounds = f"{100 * COVERED[0]:.0f} and {100 * COVERED[1]:.1f} %"
-    statements = {
-        OURS: f"The 95 % interval of trustgp covers between {bounds} on the arm that trained",
-        CORRECTED: "The same of trustgp corrected",
-    }
-    coverage = [
-        Claim(text, [within(place_name(p), grid.mean((*p, name), "coverage"), *COVERED) for p in own])
-        for name, text in statements.items()
-    ]
-    text = (
-        "On the arm that trained, no method that needs no further network has a lower NLL than trustgp (the "
-        "network's own prediction)"
-    )
-    return [Claim(text, [_no_better(grid, place, OURS, free) for place in own]), *coverage]
 
 
 def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:
@@ -211,10 +153,3 @@ def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:
         f"Against us: {kind}, some method has a lower NLL than {ours} in {len(cases_lost)} of {count} cases. "
         f"The dearest: {named}. Most often ahead: {often}."
     )
-
-
-def _no_better(grid: Grid, place: Place, ours: str, peers: Sequence[str]) -> Check:
-    gaps = {rival: gap for rival in peers for gap in compare(grid, [place], ours, rival).values()}
-    ahead = {rival: gap for rival, gap in gaps.items() if gap.verdict == "worse"}
-    worst = max(ahead, key=lambda rival: ahead[rival].mean, default="")
-    return Check(place_name(place), not ahead, f"{worst} by {ahead[worst].words()}" if ahead else "")
