@@ -136,7 +136,7 @@ def test_missing_packages_are_named_at_once_with_their_commands(monkeypatch):
     missing = {"matplotlib", "PIL", "laplace"}
     monkeypatch.setattr(registry, "find_spec", lambda name: None if name in missing else object())
     with pytest.raises(ImportError) as caught:
-        registry.require_extras("The demo", ["plots", "detection", "ray"])
+        registry.require_extras("The demo", ["plots", "detection"])
     assert str(caught.value).startswith("The demo needs matplotlib, PIL,")
     assert 'pip install "trustgp[plots,detection]"' in str(caught.value)
     assert "transformers" not in str(caught.value)

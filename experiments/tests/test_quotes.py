@@ -12,11 +12,8 @@ import pytest
 
 from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
-from trustgp_experiments.report.quotes import published
-from trustgp_experiments.report.quotes.benchmarks import call_ratios
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase
-from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.sentences import cifar
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
@@ -209,51 +206,6 @@ def test_numbers_as_text():
     assert max(map(len, bullets(["word " * 90]).splitlines())) <= 150
 
 
-def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
-    """A stored study with another method and five seeds, as a later run brings."""
-    folder = EXPERIMENTS / "results" / "transfer"
-    result = {**json.loads((folder / "result.json").read_text()), "numbers": read_numbers(folder)}
-    for run in result["numbers"]["runs"]:
-        run["seeds"] = (run["seeds"] * 2)[:5]
-        for seed in run["seeds"]:
-            five = seed["methods"]["ensemble of 5"]
-            seed["methods"]["heteroscedastic ensemble of 5"] = {**five, "mebibytes": 3.0}
-            seed["methods"]["Laplace GLM"]["tests"]["in domain"]["nll"] = "inf"  # as a study stores it
-            coverage = {"tests": {"in domain": {"coverage": 0.95}}, "fit_seconds": 1.0}
-            seed["methods"]["conformal, split"] = coverage
-    store(tmp_path, "transfer", **result)
-    text = BLOCKS["results.table"](Stored(tmp_path))
-    assert "| heteroscedastic ensemble of 5 | 0.16 | 4.58 | -2.76 |" in text
-    assert "| conformal, split |  |  |  | 95.0 %" in text
-    assert re.search(r"Laplace GLM \| infinite \| [\d.]+ \| infinite \|", text)
-    assert "MiB" in text
-    assert "heteroscedastic" in BLOCKS["results.loses"](Stored(tmp_path))
-
-
-def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_interval(tmp_path):
-    def tests(nll, letters, clouds):
-        told = {"letters": {"auroc": letters}, "clouds": {"auroc": clouds}}
-        return {"tests": {"in domain": {"nll": nll}, **told}}
-
-    def methods(s):  # energy is ahead on letters in every seed, none on clouds
-        found = {"trustgp": tests(0.3 + s, 0.9 + s, 0.9), "energy": tests(0.4 + s, 0.95 + s, None)}
-        return found | {"five": tests(0.2 + s, 0.8, 0.899 + s)}
-
-    seeds = [{"methods": methods(s)} for s in (0.0, 0.01, 0.02)]
-    store(tmp_path, "classification", numbers={"runs": [{"trained": "mnist", "seeds": seeds}]})
-    likely, told = losses(tmp_path)
-    assert likely.startswith("**NLL of labelled images, familiar, turned or noisy** (1 cases)")
-    assert "better are `five` in 1, by most `five` by 0.100 (MNIST)." in likely
-    assert told.startswith("**AUROC of novel images** (2 cases)")
-    assert "better are `energy` in 1, by most `energy` by 0.050 (MNIST, tested on letters)." in told
-    assert losses(tmp_path / "nothing") == []
-
-
-def losses(root):
-    text = " ".join(BLOCKS["results.loses"](Stored(root)).split())
-    return [one for one in text.removeprefix("* ").split(" * ") if one]
-
-
 @pytest.mark.parametrize(("new", "known"), [(-20, 20), (20, -20)])
 def test_a_sentence_flips_with_its_numbers_and_the_least_favourable_comes_first(tmp_path, new, known):
     """The NLL of ours is moved, down where it shall win and up where it shall lose."""
@@ -288,50 +240,3 @@ def test_the_sentence_about_published_figures_follows_ours(tmp_path, shift, coun
     (tmp_path / "results" / "benchmarks").mkdir(parents=True)
     (tmp_path / "results" / "benchmarks" / "cifar-cuda.json").write_text(json.dumps(found))
     assert f"worse / alike / better in {counts} (" in cifar(Stored(tmp_path)).text
-
-
-def spread(value, step=1):
-    """The value in three seeds."""
-    return [value + step * s for s in (0.0, 0.01, 0.02)]
-
-
-def test_sequences_are_lost_on_new_motions_and_on_other_arms(tmp_path):
-    nll = {"trustgp": (0.3, 2.0), "five": (0.2, 3.0), "SWAG": (0.4, 1.5)}
-    seeds = parts(**{m: {"in domain": spread(a), "kuka": spread(b)} for m, (a, b) in nll.items()})
-    store(tmp_path, "sequence", numbers={"runs": [{"trained": "sarcos", "seeds": seeds}]})
-    new, other = losses(tmp_path)
-    assert new.endswith("new motions** (1 cases): better are `five` in 1, by most `five` by 0.10 (sarcos).")
-    assert (
-        "other arms** (1 cases): better are `SWAG` in 1, by most `SWAG` by 0.50 (sarcos, tested on" in other
-    )
-
-
-def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_path):
-    nll = {"trustgp": (0.3, 2.0), "ensemble of 5": (0.2, 3.0)}
-    tests = {m: {"in domain": spread(a), "kuka": spread(b)} for m, (a, b) in nll.items()}
-    tests["Laplace GLM"] = {"in domain": spread(0.3, -1), "kuka": spread(1.0)}
-    seeds = parts(**tests)
-    for seed in seeds:
-        seed["methods"]["conformal, split"] = {"tests": {"in domain": {"coverage": 0.95}}}
-    store(
-        tmp_path,
-        "transfer",
-        numbers={"runs": [{"trained": "sarcos", "split": "new motions", "seeds": seeds}]},
-    )
-    header, _, *lines = tally(Stored(tmp_path)).splitlines()
-    assert header == "| against | new motions | other arms |"
-    assert lines == [
-        "| ensemble of 5 | 1/0/0 (1/0/0) | 0/0/1 (0/0/1) |",
-        "| Laplace GLM | 0/1/0 (0/1/0) | 1/0/0 (1/0/0) |",
-    ]
-
-
-def test_calls_are_compared_with_five_networks_for_one_row_of_the_default(tmp_path):
-    def entry(runtime, over, **more):
-        one = {"method": "trustgp default", "runtime": runtime, "over_ensemble": over}
-        return {**one, "batch": 1, "threads": 1, **more}
-
-    entries = [entry("torch eager", 1.5), entry("onnxruntime", 0.5), entry("torch graph", None)]
-    entries += [entry("torch eager", 9.0, batch=64), entry("torch eager", 9.0, method="trustgp small")]
-    store(tmp_path, "runtime", numbers={"networks": {"MLP": [{"entries": entries}]}})
-    assert call_ratios(Stored(tmp_path)) == {"a CPU": [1.5, 0.5]}

@@ -1,4 +1,4 @@
-"""The simulated arm against two independent calculations: Lagrange's equations and pinocchio."""
+"""The simulated arm against pinocchio, and its motions."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from trustgp_experiments.datasets import arm
 from trustgp_experiments.datasets.arm import STYLES, random_motion, states
 
-GRAVITY = 9.81
 LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
 
 
@@ -15,50 +14,6 @@ def random_states(rows, *, seed=0):
     generator = torch.Generator().manual_seed(seed)
     unit = torch.rand(3, rows, 7, generator=generator, dtype=torch.float64) * 2 - 1
     return unit[0] * LIMITS, 2 * unit[1], 5 * unit[2]
-
-
-def rotation(axis, angle):
-    c, s, o, i = torch.cos(angle), torch.sin(angle), angle * 0, angle * 0 + 1
-    rows = {"y": (c, o, s, o, i, o, -s, o, c), "z": (c, -s, o, s, c, o, o, o, i)}[axis]
-    return torch.stack(rows).reshape(3, 3)
-
-
-def centres_and_turns(q):
-    turn, origin, bodies = torch.eye(3, dtype=q.dtype), torch.zeros(3, dtype=q.dtype), []
-    for link, angle in zip(arm.LINKS, q, strict=True):
-        origin = origin + turn @ q.new_tensor([0, 0, link.offset])
-        turn = turn @ rotation(link.axis, angle)
-        bodies.append((origin + turn @ q.new_tensor(link.centre), turn))
-    return torch.stack([c for c, _ in bodies]), torch.stack([t for _, t in bodies])
-
-
-def energies(q, dq):
-    """Kinetic and potential energy; the spin is the skew part of R^T dR/dt."""
-    (centres, turns), (speeds, turn_rates) = torch.func.jvp(centres_and_turns, (q,), (dq,))
-    mass = q.new_tensor([link.mass for link in arm.LINKS])
-    inertia = q.new_tensor([link.inertia_diagonal() for link in arm.LINKS])
-    skew = turns.transpose(1, 2) @ turn_rates
-    spin = torch.stack([skew[:, 2, 1], skew[:, 0, 2], skew[:, 1, 0]], dim=1)
-    kinetic = 0.5 * (mass * speeds.square().sum(1)).sum() + 0.5 * (inertia * spin.square()).sum()
-    return kinetic, GRAVITY * (mass * centres[:, 2]).sum()
-
-
-def lagrange_torque(q, dq, ddq):
-    """d/dt (dL/d dq) - dL/dq."""
-
-    def lagrangian(q, dq):
-        kinetic, potential = energies(q, dq)
-        return kinetic - potential
-
-    momentum = torch.func.grad(lagrangian, argnums=1)
-    _, rate = torch.func.jvp(momentum, (q, dq), (dq, ddq))
-    return rate - torch.func.grad(lagrangian)(q, dq)
-
-
-def test_torques_obey_lagranges_equations():
-    q, dq, ddq = random_states(6)
-    expected = torch.stack([lagrange_torque(*row) for row in zip(q, dq, ddq, strict=True)])
-    torch.testing.assert_close(arm.inverse_dynamics(q, dq, ddq), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_torques_equal_pinocchios_for_random_states():

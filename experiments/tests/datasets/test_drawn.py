@@ -55,6 +55,3 @@ def test_rows_of_the_toy_leave_the_gap_out_and_have_their_noise():
     residual = y - truth(x)
     assert residual.std().item() == pytest.approx(0.28, rel=0.03)
     assert abs(residual.mean().item()) < 0.01
-    for gap in ((4.0, 2.0), (-1.0, 2.0), (0.0, 6.0)):
-        with pytest.raises(ValueError, match="gap="):
-            snelson_like(gap=gap)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets import add_noise, load_images, rotate, uniform_noise
+from trustgp_experiments.datasets import add_noise, load_images, rotate
 from trustgp_experiments.datasets.images import read_idx
 
 
@@ -107,5 +107,4 @@ def test_noise_has_its_std_is_cut_to_the_range_and_follows_its_seed():
     assert (float(strong.min()), float(strong.max())) == (0.0, 1.0)
     assert torch.equal(noisy, add_noise(grey, 0.1, seed=3))
     assert not torch.equal(noisy, add_noise(grey, 0.1, seed=4))
-    assert torch.equal(uniform_noise(4, seed=1), uniform_noise(4, seed=1))
     assert torch.equal(torch.get_rng_state(), before)

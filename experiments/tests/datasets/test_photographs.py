@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from trustgp_experiments.datasets import scenes
 from trustgp_experiments.datasets.scenes import load_photographs
 
 
@@ -32,17 +33,17 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_pictures_come_in_the_order_of_the_list_at_one_size_with_their_boxes(root):
-    test = load_photographs("bccd", "test", root, size=(20, 30))
+def test_pictures_come_in_the_order_of_the_list_at_one_size_with_their_boxes(root, monkeypatch):
+    monkeypatch.setattr(scenes, "SIZE", (20, 30))
+    test = load_photographs("bccd", "test", root)
     assert test.images.shape == (2, 3, 20, 30)
     assert test.images.dtype == torch.uint8
     assert test.boxes[1].tolist() == [[0, 0, 10, 15], [5, 5, 25, 20]]
     assert test.labels[1].tolist() == [0, 1]
     assert int(test.images[0, :, :, 20:].float().mean()) > 180
-    # boxes are cut at the edge, and empty ones are dropped and counted
-    validation = load_photographs("bccd", "val", root, size=(40, 60))
-    assert validation.boxes[0].tolist() == [[30, 20, 60, 40]]
-    assert validation.dropped == 1
+    # boxes are cut at the edge, and empty ones are dropped
+    validation = load_photographs("bccd", "val", root)
+    assert validation.boxes[0].tolist() == [[15, 10, 30, 20]]
 
 
 def test_unknown_names_and_damaged_folders_are_refused(root):
@@ -65,7 +66,7 @@ def test_unknown_names_and_damaged_folders_are_refused(root):
 
 @pytest.mark.skipif("TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA names no folder of recordings")
 def test_the_real_cells_are_all_there():
-    parts = {part: load_photographs("bccd", part, size=(48, 64)) for part in ("train", "val", "test")}
+    parts = {part: load_photographs("bccd", part) for part in ("train", "val", "test")}
     assert {part: len(each) for part, each in parts.items()} == {"train": 205, "val": 87, "test": 72}
-    assert sum(sum(map(len, each.boxes)) + each.dropped for each in parts.values()) == 4888
-    assert len(load_photographs("raccoon", "all", size=(48, 64))) == 200
+    assert sum(sum(map(len, each.boxes)) for each in parts.values()) == 4886
+    assert len(load_photographs("raccoon", "all")) == 200

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from trustgp_experiments.datasets.recordings import Recording, load
 from trustgp_experiments.datasets.splits import (
-    block_labels,
+    BLOCKS,
     rows_alike,
     split_blocks,
     split_groups,
@@ -27,37 +27,35 @@ def test_a_random_split_uses_every_row_once(n, seed):
     assert (len(split.test), len(split.validation)) == (round(0.2 * n), round(0.1 * n))
 
 
-@given(blocks=st.integers(5, 60), spare=st.integers(0, 500), seed=st.integers(0, 2**31))
-def test_a_block_split_uses_every_row_once_and_keeps_blocks_whole(blocks, spare, seed):
-    n = blocks + spare
-    split = split_blocks(n, blocks=blocks, seed=seed)
+@given(spare=st.integers(0, 500), seed=st.integers(0, 2**31))
+def test_a_block_split_uses_every_row_once_and_keeps_blocks_whole(spare, seed):
+    n = BLOCKS + spare
+    split = split_blocks(n, purge=0, seed=seed)
     assert parts_of(split).sort().values.tolist() == list(range(n))
-    labels = block_labels(n, blocks=blocks)
-    sets = [set(labels[part].tolist()) for part in (split.train, split.validation, split.test)]
-    assert sum(map(len, sets)) == blocks == len(set.union(*sets))
-    assert sets[2] == set(range((4 - seed) % 5, blocks, 5))
+    sets = labels_of(split, torch.arange(n) * BLOCKS // n)
+    assert sum(map(len, sets)) == BLOCKS == len(set.union(*sets))
+    assert sets[2] == set(range((4 - seed) % 5, BLOCKS, 5))
 
 
 def test_the_seed_moves_the_validation_blocks_and_five_seeds_test_every_row_once():
-    first, again, other = (split_blocks(3000, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (split_blocks(3000, purge=0, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first.validation, again.validation)
     assert not torch.equal(first.validation, other.validation)
-    tested = torch.cat([split_blocks(3000, seed=seed).test for seed in range(5)])
+    tested = torch.cat([split_blocks(3000, purge=0, seed=seed).test for seed in range(5)])
     assert tested.sort().values.tolist() == list(range(3000))
 
 
 @given(purge=st.integers(0, 20), seed=st.integers(0, 9))
 def test_no_row_stands_nearer_to_a_held_out_block_than_was_asked(purge, seed):
-    n, whole = 1000, split_blocks(1000, blocks=10, seed=seed)
-    split = split_blocks(n, blocks=10, purge=purge, seed=seed)
+    n, whole = 3000, split_blocks(3000, purge=0, seed=seed)
+    split = split_blocks(n, purge=purge, seed=seed)
     assert torch.equal(split.test, whole.test)
     gap = (split.test[:, None] - torch.cat([split.train, split.validation])).abs().min()
     assert gap == purge + 1
     assert (split.validation[:, None] - split.train).abs().min() >= purge + 1
-    kept = set(parts_of(split).tolist())
+    gone = torch.isin(torch.arange(n), parts_of(split), invert=True).nonzero()
     held = torch.cat([whole.validation, whole.test])
-    gone = [row for row in range(n) if row not in kept]
-    assert all((held - row).abs().min() <= purge for row in gone)
+    assert bool(((held - gone).abs().amin(dim=1) <= purge).all())
 
 
 def test_rows_are_alike_as_long_as_they_correlate_by_more_than_a_half():
@@ -81,9 +79,7 @@ def test_impossible_splits_are_refused():
     groups = torch.tensor([1, 2, 3])
     for call, match in (
         (lambda: split_random(10, test=0.6, validation=0.4), "leave none to train on"),
-        (lambda: split_blocks(100, blocks=4), "blocks=4"),
-        (lambda: split_blocks(20), "blocks=30 for 20 rows"),
-        (lambda: split_blocks(100, validation=0.9), r"validation=0\.9"),
+        (lambda: split_blocks(20, purge=0, seed=0), "20 rows cannot be split into 30 blocks"),
         (
             lambda: split_groups(groups, test_share=0.6),
             "3 groups, 2 of them to test",
@@ -123,7 +119,7 @@ def repeated(name="made up"):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_repeats_of_a_place_fall_on_one_side(seed):
     recording = repeated()
-    split = split_repeats(recording.places, seed=seed)
+    split = split_repeats(recording.places, purge=0, seed=seed)
     train, held, tested = labels_of(split, recording.places)
     assert parts_of(split).sort().values.tolist() == list(range(900))
     assert not train & held
@@ -134,14 +130,16 @@ def test_all_repeats_of_a_place_fall_on_one_side(seed):
 
 def test_the_unseen_split_is_by_what_is_known_of_the_recording():
     whole = repeated()
-    assert torch.equal(split_unseen(whole, seed=2).validation, split_repeats(whole.places, seed=2).validation)
+    assert torch.equal(
+        split_unseen(whole, seed=2).validation, split_repeats(whole.places, purge=0, seed=2).validation
+    )
     rows, motions = torch.zeros(60, 21), torch.arange(60) // 10
     runs = Recording(rows, rows[:, :7], name="made up", groups=torch.arange(60), motions=motions)
     assert torch.equal(split_unseen(runs, seed=1).test, split_groups(motions, seed=1).test)
     trajectories = Recording(rows, rows[:, :7], name="made up", groups=motions)
     assert torch.equal(split_unseen(trajectories, seed=1).test, split_groups(motions, seed=1).test)
     plain = split_unseen(Recording(rows, rows[:, :7], name="made up"))  # nothing to purge in 2 rows
-    assert torch.equal(plain.validation, split_blocks(60).validation)
+    assert torch.equal(plain.validation, split_blocks(60, purge=0, seed=0).validation)
 
 
 @pytest.mark.parametrize("name", ["kuka", "kuka_sim"])

@@ -49,7 +49,7 @@ def small_cnn(**options) -> nn.Module:
 def peers(rows) -> dict:
     networks = [small_cnn(seed=seed) for seed in range(3)]
     return {
-        "softmax": SoftmaxClassifier.fit(networks[0]),
+        "softmax": SoftmaxClassifier(networks[0]),
         "temperature": SoftmaxClassifier.fit(networks[0], rows),
         "ensemble": EnsembleClassifier.fit(networks, rows),
         "dropout": DropoutClassifier.fit(small_cnn(dropout=0.3), rows, samples=4, seed=1),
@@ -61,7 +61,7 @@ def test_a_temperature_changes_no_class_and_the_network_as_it_is_has_one():
     plain, warm = peers((pixels, labels))["softmax"], peers((pixels, labels))["temperature"]
     assert plain.temperature == 1.0
     assert warm.temperature != 1.0
-    assert torch.equal(plain.predict(pixels).classes, warm.predict(pixels).classes)
+    assert torch.equal(*(peer.predict(pixels).probabilities.argmax(dim=1) for peer in (plain, warm)))
     with torch.no_grad():
         expected = plain.network(pixels).softmax(dim=1)
     torch.testing.assert_close(plain.predict(pixels).probabilities, expected, rtol=1e-12, atol=0)
@@ -91,13 +91,13 @@ def test_the_temperature_of_members_is_the_likeliest_before_they_are_averaged(me
 
 def test_two_members_that_are_sure_of_different_classes_are_undecided_together():
     sure = torch.tensor([[30.0, 0.0], [0.0, 30.0]], dtype=torch.float64)
-    found = EnsembleClassifier.fit([Fixed(row) for row in sure]).predict(torch.zeros(3, 2).double())
+    found = EnsembleClassifier(tuple(Fixed(row) for row in sure)).predict(torch.zeros(3, 2).double())
     torch.testing.assert_close(found.probabilities, torch.full((3, 2), 0.5).double(), rtol=0, atol=1e-12)
     # all that is not known is which member is right: one bit
     assert found.mutual_information.tolist() == pytest.approx([math.log(2)] * 3, rel=1e-9)
     torch.testing.assert_close(found.score, torch.full((3,), 225.0).double(), rtol=1e-12, atol=0)
     logits = numbers(4, 3, seed=7)
-    found = EnsembleClassifier.fit([Fixed(row) for row in logits]).predict(torch.zeros(1, 1).double())
+    found = EnsembleClassifier(tuple(Fixed(row) for row in logits)).predict(torch.zeros(1, 1).double())
     each = logits.softmax(dim=1)
     expected = entropy(each.mean(dim=0, keepdim=True)) - entropy(each).mean()
     torch.testing.assert_close(found.mutual_information, expected, rtol=1e-10, atol=0)
@@ -106,9 +106,9 @@ def test_two_members_that_are_sure_of_different_classes_are_undecided_together()
 def test_what_cannot_be_asked_is_refused():
     (pixels, labels), network = images(), small_cnn()
     for call, match in (
-        (lambda: EnsembleClassifier.fit([network]), "at least 2"),
-        (lambda: DropoutClassifier.fit(small_cnn(dropout=0.1), samples=1), "samples=1"),
-        (lambda: DropoutClassifier.fit(network), "no dropout layer"),
+        (lambda: EnsembleClassifier.fit([network], (pixels, labels)), "at least 2"),
+        (lambda: DropoutClassifier.fit(small_cnn(dropout=0.1), (pixels, labels), samples=1), "samples=1"),
+        (lambda: DropoutClassifier.fit(network, (pixels, labels)), "no dropout layer"),
         (lambda: SoftmaxClassifier.fit(network, (pixels, labels * 3)), r"in 0\.\.9; 0\.\.3 are allowed"),
         (lambda: SoftmaxClassifier.fit(network, (pixels, labels.double())), "class numbers are needed"),
     ):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
 
 import trustgp
+from trustgp.experts.neighbours import Patchwork
 from trustgp_experiments.peers import ConstantNoise, Ensemble, SubsetGP, TrustGP, mlp
 from trustgp_experiments.peers.trusted import WitnessAlone
 
@@ -43,24 +43,15 @@ def test_trustgp_is_one_fit_with_two_readings_and_the_papers_form_has_the_plain_
     assert len(paper.model.mixtures) == 2
 
 
-def test_subset_gp_is_the_exact_gp_on_its_rows(case, toy):
-    new, shared = toy(9, 6)[0], torch.eye(2, dtype=torch.float64) / 2**0.5
-    gp = SubsetGP.fit(case.network, (case.inputs, case.targets), toy(60, 5), rows=50, seed=4)
-    (mixture,) = gp.model.mixtures
-    (expert,) = mixture.experts
+def test_subset_gp_is_one_exact_expert_on_its_rows(case, toy):
+    new, validation = toy(9, 6)[0], toy(60, 5)
+    gp = SubsetGP.fit(case.network, (case.inputs, case.targets), validation, rows=50, seed=4)
     kept = torch.randperm(160, generator=torch.Generator().manual_seed(4))[:50]
-    old, fresh = (dense_jacobian(case.network, rows) for rows in (case.inputs[kept], new))
-    gram, cross = dense_gram(old, shared), dense_gram(fresh, shared, old)
-    old_size, fresh_size = (relative_sizes(jacobian)[:, 0] for jacobian in (old, fresh))
-    tau = float(expert.noise[0] / (expert.scale[0] * old_size.mean()) + expert.jitter)
-    raw = mixture.raw(new)
-    expected = fresh_size * posterior_variance(gram, cross, dense_gram(fresh, shared).diagonal(), tau)
-    # what is left of a difference near the rows: 1e-8 of the prior
-    torch.testing.assert_close(raw.epistemic[:, 0] / expert.scale[0], expected, rtol=1e-6, atol=1e-8)
-    with torch.no_grad():
-        residual = case.targets[kept] - case.network(case.inputs[kept])
-    expected = posterior_mean(gram, cross, residual, tau)
-    torch.testing.assert_close(raw.residual_mean, expected, rtol=1e-6, atol=1e-8)
+    options = {"num_experts": 1, "patchwork": Patchwork(neighbours=0), "witness": None, "budget": "none"}
+    rows = case.inputs[kept], case.targets[kept]
+    expected = trustgp.fit(case.network, rows, validation=validation, seed=4, progress=False, **options)
+    assert torch.equal(gp.predict(new).variance, expected.predict(new).variance)
+    assert gp.model.num_experts == 1
 
 
 def test_the_witness_alone_recovers_a_smooth_function_with_its_noise():

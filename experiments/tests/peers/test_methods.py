@@ -37,7 +37,6 @@ def bundle() -> Bundle:
         dropout_network=mlp([3, 12, 2], activation=nn.Tanh, dropout=0.1).eval(),
         train=(inputs[:100], targets[:100]),
         validation=(inputs[100:], targets[100:]),
-        options={"num_experts": 2},
         training={"epochs": 2, "batch_size": 64, "learning_rate": 1e-3, "together": True},
     )
 

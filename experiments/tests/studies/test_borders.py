@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trustgp_experiments.core.arm import arm_rows
-from trustgp_experiments.core.borders import DISTANCE, both_sides, find_borders, jump_factors
+from trustgp_experiments.core.borders import DISTANCE, find_borders, jump_factors
 from trustgp_experiments.datasets import load
 
 
@@ -21,23 +21,20 @@ def line(start, end):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_borders_are_located_where_the_expert_changes(dtype):
-    starts = torch.tensor([[0.0, 0.0], [1.0, 5.0], [0.0, 1.0]], dtype=dtype)
-    ends = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.2, 0.0]], dtype=dtype)
-    borders = find_borders(stripes, starts, ends, cells=10)
-    assert borders.line.tolist() == [0, 0, 1, 1]  # the third line crosses none
-    expected = torch.tensor([0.3, 0.7123, 1 - 0.7123, 0.7], dtype=torch.float64)
-    torch.testing.assert_close(borders.place, expected, atol=DISTANCE / 4, rtol=0)
-    assert stripes(borders.left).tolist() == [0, 1, 2, 1]
-    assert stripes(borders.right).tolist() == [1, 2, 1, 0]
-    assert borders.left.dtype == dtype
+    start, end = torch.tensor([[1.0, 5.0]], dtype=dtype), torch.tensor([[0.0, 0.0]], dtype=dtype)
+    before, after = find_borders(stripes, start, end, cells=10)
+    expected = torch.tensor([0.7123, 0.3], dtype=torch.float64)
+    torch.testing.assert_close((before + after)[:, 0].double() / 2, expected, atol=DISTANCE / 4, rtol=0)
+    assert stripes(before).tolist() == [2, 1]
+    assert stripes(after).tolist() == [1, 0]
+    assert before.dtype == dtype
 
 
-def test_ends_of_lines_are_no_borders_and_a_cell_with_two_gives_one():
-    starts, ends = torch.tensor([[0.0], [0.8]]), torch.tensor([[0.2], [1.0]])
-    assert len(find_borders(stripes, starts, ends, cells=4)) == 0
-    borders = find_borders(stripes, *line(0.0, 1.0), cells=1)
-    assert len(borders) == 1
-    assert min(abs(float(borders.place) - border) for border in (0.3, 0.7123)) < DISTANCE
+def test_a_line_within_an_expert_has_no_border_and_a_cell_with_two_gives_one():
+    assert len(find_borders(stripes, *line(0.0, 0.2), cells=4)[0]) == 0
+    before, after = find_borders(stripes, *line(0.0, 1.0), cells=1)
+    assert len(before) == 1
+    assert min(abs(float(before + after) / 2 - border) for border in (0.3, 0.7123)) < DISTANCE
 
 
 def test_the_jump_is_measured_and_not_the_slope():
@@ -46,11 +43,8 @@ def test_the_jump_is_measured_and_not_the_slope():
     def std(points):
         return torch.exp(5 * points[:, 0]) * torch.where(points[:, 0] > 0.3, 1.5, 1.0)
 
-    borders = find_borders(stripes, *line(0.0, 0.5))
-    factor = jump_factors(std(borders.left), std(borders.right))
+    factor = jump_factors(*map(std, find_borders(stripes, *line(0.0, 0.5), cells=64)))
     assert float(factor) == pytest.approx(1.5 * math.exp(5 * 0.5 * DISTANCE), rel=1e-9)
-    elsewhere = both_sides(*line(0.0, 1.0), torch.tensor([0]), torch.tensor([0.9]).double())
-    assert float(jump_factors(std(elsewhere.left), std(elsewhere.right))) < 1.0001
 
 
 def test_arm_rows_are_standardised_by_the_training_rows_and_share_none(data_root, monkeypatch):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from detection.conftest import conditional_detr, pictures
-from scipy.stats import multivariate_normal
+from torch.nn.functional import normalize
 
 from trustgp.detection import BoxTargets, Detection
 from trustgp.metrics import auroc, fpr95
+from trustgp_experiments.peers.novelty import Gaussians
 from trustgp_experiments.studies.detection.bootstrap import (
     DRAWS,
     auroc_draws,
@@ -205,33 +205,21 @@ def test_seeds_are_averaged_and_intervals_are_of_the_draws():
     assert merged([{"a": draws[0], "b": "x"}, {"a": draws[1], "b": "y"}]) == {"a": one, "b": "x"}
 
 
-def test_feature_scores_are_those_of_numpy():
-    generator = np.random.default_rng(0)
-    labels = torch.from_numpy(generator.integers(0, 3, 200))  # 2: no object
-    rows = torch.from_numpy(generator.normal(size=(200, 3))) + 4.0 * labels[:, None]
-    new = torch.from_numpy(generator.normal(size=(5, 3)))
-    peers = FeatureScores.fit(rows, labels, 2, rows[:40], labels[:40])
-    scores, ridges = peers(new), {True: peers.common.ridge, False: peers.classes.ridge}
-    own = [rows[labels == c].numpy() for c in range(2)]
-    centred = [some - some.mean(axis=0) for some in own]
-
-    def covariance(residuals, shared=False):
-        square = residuals.T @ residuals / len(residuals)
-        return square + ridges[shared] * (np.diag(square).mean() + 1e-12) * np.eye(3)
-
-    inverse = np.linalg.inv(covariance(np.concatenate(centred), shared=True))
-    away = [new.numpy() - some.mean(axis=0) for some in own]
-    distance = np.min([np.einsum("mi,ij,mj->m", one, inverse, one) for one in away], axis=0)
-    np.testing.assert_allclose(scores["Mahalanobis"][0], distance)
-    known = np.concatenate(own)
-    gaussians = [
-        multivariate_normal(some.mean(axis=0), covariance(c)) for some, c in zip(own, centred, strict=True)
-    ]
-    density = sum(len(some) / len(known) * g.pdf(new) for some, g in zip(own, gaussians, strict=True))
-    np.testing.assert_allclose(scores["DDU"][0], -np.log(density))
-    units = [x / np.linalg.norm(x, axis=1)[:, None] for x in (new.numpy(), known)]
-    fifth = 1.0 - np.sort(units[0] @ units[1].T, axis=1)[:, -5]
-    np.testing.assert_allclose(scores["nearest neighbours"][0], fifth, atol=1e-12)
+def test_feature_scores_are_those_of_detections_of_an_object():
+    """The formulas are compared with numpy in `peers/test_novelty.py`."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (200,), generator=generator)  # 2: no object
+    rows = torch.randn(200, 3, generator=generator).double() + 4.0 * labels[:, None]
+    new = torch.randn(5, 3, generator=generator).double()
+    scores = FeatureScores.fit(rows, labels, 2, rows[:40], labels[:40])(new)
+    known, kinds, held = rows[labels < 2], labels[labels < 2], labels[:40] < 2
+    common, own = (
+        Gaussians.fit(known, kinds, (rows[:40][held], labels[:40][held]), shared=one) for one in (True, False)
+    )
+    torch.testing.assert_close(scores["Mahalanobis"][0], common.distances(new).amin(dim=1))
+    torch.testing.assert_close(scores["DDU"][0], -own.log_density(new))
+    fifth = 1.0 - (normalize(new, dim=1) @ normalize(known, dim=1).T).sort(dim=1).values[:, -5]
+    torch.testing.assert_close(scores["nearest neighbours"][0], fifth)
 
 
 def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_ends():

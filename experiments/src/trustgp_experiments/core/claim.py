@@ -112,17 +112,6 @@ def words(cell: Sequence[float], digits: int = 2) -> str:
     return " ± ".join(f"{value:.{digits}f}" for value in cell)
 
 
-def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
-    """How the numbers of one setting differ from those of another on the same seeds, in words."""
-    pairs = list(zip(before, after, strict=True))
-    verb = f"falls in {sum(b < a for a, b in pairs)} of {len(pairs)} seeds"
-    if all(b < a for a, b in pairs):
-        verb = "falls in every seed"
-    elif all(b > a for a, b in pairs):
-        verb = "grows in every seed"
-    return f"{verb}, from {words(mean_spread(before), digits)} to {words(mean_spread(after), digits)}"
-
-
 @dataclass(frozen=True)
 class Check:
     """One case of a claim, whether the statement is true of it, and its numbers in words."""

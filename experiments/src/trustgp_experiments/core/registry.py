@@ -29,7 +29,7 @@ STUDIES = {
 }
 """Name of the folder below `studies`, and its subject."""
 # extras that are checked before the study's module is imported
-NEEDED: dict[str, tuple[str, ...]] = {"detection": ("plots", "detection")}
+NEEDED: dict[str, tuple[str, ...]] = {"detection": ("plots", "detection", "peers")}
 NEEDED |= dict.fromkeys(("transfer", "classification", "tables", "control"), ("peers",))
 PEERS = (
     'pip install "./experiments[peers]"',
@@ -39,8 +39,6 @@ MODULES = {
     "plots": ("matplotlib",),
     "detection": ("transformers", "PIL"),
     "hf": ("transformers",),
-    "export": ("onnx", "onnxruntime"),
-    "ray": ("ray",),
     "peers": ("laplace",),
 }
 """By extra of the distribution, the modules whose presence is checked."""

@@ -1,12 +1,10 @@
-"""The toy's rows, its network, and its error bar with and without patchwork, as numbers and drawn."""
+"""The toy's rows, its network, and its error bar with and without patchwork."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from trustgp import plots
 from trustgp.api import PAPER, fit
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
@@ -59,16 +57,3 @@ def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
     """The network's error bar; without a witness, as in the paper, unless the options have one."""
     own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None, "budget": "none"}
     return fit(network, rows, **{**own, **options})
-
-
-def draw_deviations(
-    axes: Any, grid: Any, curves: Mapping[str, tuple[Any, str]], gap: Sequence[float], ticks: Sequence[float]
-) -> None:
-    """Standard deviations along a grid, by label with their colour, on a logarithmic axis; a grey gap."""
-    for label, (deviation, colour) in curves.items():
-        axes.plot(grid, deviation, color=colour, linewidth=1.5, label=label)
-    axes.axvspan(*gap, color=plots.GREY, alpha=0.12, linewidth=0)
-    axes.set_yscale("log")
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set(xlabel="x", ylabel="std of y", xlim=(float(grid[0]), float(grid[-1])))

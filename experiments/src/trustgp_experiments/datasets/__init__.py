@@ -1,7 +1,7 @@
 """Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
 from .arm import simulate
-from .images import IMAGE_SETS, Images, add_noise, load_images, rotate, uniform_noise
+from .images import IMAGE_SETS, Images, add_noise, load_images, rotate
 from .letters import draw_letters
 from .recordings import Recording, load
 from .splits import Split, Standardiser, split_groups, split_random, split_unseen, standardise
@@ -12,6 +12,5 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     "simulate", "snelson_like", "truth",
     "Recording", "load",
     "IMAGE_SETS", "Images", "load_images", "add_noise", "draw_letters", "draw_textures", "rotate",
-    "uniform_noise",
     "Split", "Standardiser", "split_groups", "split_random", "split_unseen", "standardise",
 ]  # fmt: skip

@@ -230,7 +230,7 @@ def simulate(
 
     list(Threads().run(record, range(0, rows, _BLOCK if blocks else rows)))
     groups = torch.arange(rows) // ROWS_PER_TRAJECTORY
-    return Recording(inputs, targets, name=f"arm_{style}", groups=groups, style=style)
+    return Recording(inputs, targets, name=f"arm_{style}", groups=groups)
 
 
 def _draw(rows: int, style: str, seed: int) -> Iterator[tuple[list[Tensor], Tensor]]:

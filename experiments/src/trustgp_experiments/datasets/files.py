@@ -1,6 +1,5 @@
-"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``, and are they those that are meant?"""
+"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``?"""
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 VARIABLE = "TRUSTGP_DATA"
-MANIFEST = "SHA256SUMS"  # beside the files, as the command `sha256sum` writes it
 
 
 @dataclass(frozen=True)
@@ -23,24 +21,15 @@ class Folder:
         return (place := _root(root)) is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
-        """The file, relative to this folder, checked against the folder's manifest where that lists it."""
+        """The file, relative to this folder; an error names what is missing and its source."""
         place = _root(root)
         if place is None or not self.has(file, root):
             fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
             raise FileNotFoundError(
                 f"{self.name}/{file} {fault}; set {VARIABLE} (or pass root=) to the folder that holds "
-                f"{self.name}/{file}. The data comes from {self.origin}. Sums in {self.name}/{MANIFEST}, as "
-                "sha256sum writes them, are checked whenever a file is read."
+                f"{self.name}/{file}. The data comes from {self.origin}."
             )
-        path, manifest = place / self.name / file, place / self.name / MANIFEST
-        lines = manifest.read_text(encoding="utf-8").splitlines() if manifest.is_file() else ()
-        for listed, name in (line.split(maxsplit=1) for line in lines if line.strip()):
-            if Path(name.removeprefix("*")) == Path(file):
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                if digest != listed.lower():
-                    fault = f"has SHA-256 {digest}, expected {listed}: it is damaged or another version"
-                    raise ValueError(f"{path} {fault}; fetch it again from its source.")
-        return path
+        return place / self.name / file
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

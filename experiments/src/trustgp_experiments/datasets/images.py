@@ -30,9 +30,6 @@ class Images:
     pixels: Tensor  # from 0 to 255, uint8, [n, height, width]
     labels: Tensor  # class numbers from 0, int64, [n]
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
 
 def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
     """Read one part of a set of images.
@@ -100,8 +97,3 @@ def add_noise(images: Tensor, std: float, *, seed: int = 0) -> Tensor:
     """The images [n, channels, height, width] plus Gaussian noise, cut to [0, 1], alike on every device."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed)).to(images)
     return (images + std * noise).clamp(0.0, 1.0)
-
-
-def uniform_noise(n: int, *, seed: int = 0) -> Tensor:
-    """Images of nothing: every pixel uniform on [0, 1], float32, shape [n, 1, 28, 28]."""
-    return torch.rand(n, 1, 28, 28, generator=torch.Generator().manual_seed(seed))

@@ -55,7 +55,6 @@ class Recording:
     targets: Tensor  # torques                             [n, 7]
     name: str
     groups: Tensor | None = None  # run or trajectory of each row  [n] int64
-    style: str | None = None  # of a simulated motion
     motions: Tensor | None = None  # as groups, but runs of one motion share a number  [n] int64
     places: Tensor | None = None  # where on its motion a row stands; repeats share a place  [n] float64
 
@@ -77,8 +76,6 @@ def load(name: str, root: Root = None) -> Recording:
       currents: the source's other torques carry no noise at all, so they are computed, not measured.
     * ``sarcos_official``: GPML's test file alone, in the order of time: a row every 0.11 s.
     * ``snelson``: 200 rows, 1 input, 1 output.
-
-    Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
     """
     if name not in _LOADERS:
         raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")

@@ -142,6 +142,7 @@ _FOLDERS = {
 }
 _KINDS = {"bccd": ("RBC", "WBC", "Platelets"), "raccoon": ("raccoon",)}
 _PARTS = {"bccd": ("train", "val", "trainval", "test"), "raccoon": ("all",)}
+SIZE = (144, 192)  # height and width of a picture
 MIN_BOX = 1.0  # pixels of a box's shorter side, after the picture was made smaller
 
 
@@ -150,18 +151,15 @@ class Photographs(Scenes):
     """Real pictures and what is in them; labels are indices into `kinds`."""
 
     kinds: tuple[str, ...]  # names of the classes
-    dropped: int  # boxes of the source that were left out, since nothing of them lies in the picture
 
 
-def load_photographs(
-    name: str, part: str, root: str | Path | None = None, *, size: tuple[int, int] = (144, 192)
-) -> Photographs:
+def load_photographs(name: str, part: str, root: str | Path | None = None) -> Photographs:
     """Read one part of a set of photographs, all brought to one size.
 
     The folder holds ``images/``, ``annotations.json`` (a list of {"file", "w", "h", "boxes": [[kind, left,
     top, right, bottom], ...]}) and, of cells, the lists ``train.txt``, ``val.txt``, ``trainval.txt`` and
     ``test.txt``. Parts of "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test"
-    (72); of "raccoon" "all" (200). Pictures are stretched to a size, height and width.
+    (72); of "raccoon" "all" (200). Pictures are stretched to `SIZE`.
     """
     _check(name=(name, _FOLDERS), part=(part, _PARTS.get(name, ())))
     folder = _FOLDERS[name]
@@ -173,32 +171,31 @@ def load_photographs(
             entries = {f"{one}.jpg": entries[f"{one}.jpg"] for one in listed}
     except (json.JSONDecodeError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no list of all pictures ({error}); fetch it again.") from error
-    images, boxes, labels, dropped = [], [], [], 0
+    images, boxes, labels = [], [], []
     for file, entry in entries.items():
-        images.append(_picture(folder.path(f"images/{file}", root), size))
-        corners, kinds = _boxes(entry, _KINDS[name], size)
+        images.append(_picture(folder.path(f"images/{file}", root)))
+        corners, kinds = _boxes(entry, _KINDS[name])
         whole = (corners[:, 2:] - corners[:, :2]).amin(dim=1) >= MIN_BOX
-        dropped += int((~whole).sum())
         boxes.append(corners[whole])
         labels.append(kinds[whole])
     pictures = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-    return Photographs(pictures, tuple(boxes), tuple(labels), _KINDS[name], dropped)
+    return Photographs(pictures, tuple(boxes), tuple(labels), _KINDS[name])
 
 
-def _picture(path: Path, size: tuple[int, int]) -> np.ndarray:
+def _picture(path: Path) -> np.ndarray:
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            return np.asarray(image.convert("RGB").resize((size[1], size[0]), Image.Resampling.BOX))
+            return np.asarray(image.convert("RGB").resize(SIZE[::-1], Image.Resampling.BOX))
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error}); fetch it again from its source.") from error
 
 
-def _boxes(entry: dict, kinds: tuple[str, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _boxes(entry: dict, kinds: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """In pixels of the new size, within the picture."""
     rows = torch.tensor([box[1:] for box in entry["boxes"]], dtype=torch.float32).reshape(-1, 4)
-    scale = torch.tensor([size[1] / entry["w"], size[0] / entry["h"]] * 2)
-    edge = torch.tensor([size[1], size[0]] * 2, dtype=torch.float32)
+    scale = torch.tensor([SIZE[1] / entry["w"], SIZE[0] / entry["h"]] * 2)
+    edge = torch.tensor([SIZE[1], SIZE[0]] * 2, dtype=torch.float32)
     labels = torch.tensor([kinds.index(box[0]) for box in entry["boxes"]], dtype=torch.int64)
     return torch.minimum((rows * scale).clamp_min(0.0), edge), labels

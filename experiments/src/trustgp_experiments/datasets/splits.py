@@ -7,6 +7,8 @@ from torch import Tensor
 
 from .recordings import Recording
 
+BLOCKS = 30  # of a recording
+VALIDATED = 0.12  # share of the blocks, or of groups
 _TEST_EVERY = 5  # every fifth block of time is tested on
 _ALIKE = 0.5  # rows whose inputs correlate by more are not left beside held-out ones
 _MAX_PURGED_SHARE = 0.25  # of a block, at each of its ends: else short blocks would leave nothing to train on
@@ -32,29 +34,19 @@ def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: in
     return Split(trained, validated, tested)
 
 
-def block_labels(n: int, *, blocks: int = 30) -> Tensor:
-    """Number of each row's contiguous block, int64, shape [n]; may serve as ``groups``. Sizes differ by 1."""
-    if not 1 <= blocks <= n:
-        raise ValueError(f"blocks={blocks} for {n} rows; pass 1 <= blocks <= rows.")
-    return torch.arange(n) * blocks // n
-
-
-def split_blocks(
-    n: int, *, blocks: int = 30, validation: float = 0.12, purge: int = 0, seed: int = 0
-) -> Split:
+def split_blocks(n: int, *, purge: int, seed: int) -> Split:
     """Split n rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
 
     Every fifth block tests, which ones turns with the seed: five seeds test every block once. A random choice
-    of the others validates: the share ``validation`` of the blocks, rounded, at least one. Rows within
-    ``purge`` of a block that tests are in no other part, and rows as near to one that validates do not train.
+    of the others validates. Rows within ``purge`` of a block that tests are in no other part, and rows as
+    near to one that validates do not train.
     """
-    labels = block_labels(n, blocks=blocks)
-    return _every_fifth(labels, torch.arange(n), blocks, validation, purge, seed)
+    if n < BLOCKS:
+        raise ValueError(f"{n} rows cannot be split into {BLOCKS} blocks of time; use split_random.")
+    return _every_fifth(torch.arange(n) * BLOCKS // n, torch.arange(n), purge, seed)
 
 
-def split_repeats(
-    places: Tensor, *, blocks: int = 30, validation: float = 0.12, purge: int = 0, seed: int = 0
-) -> Split:
+def split_repeats(places: Tensor, *, purge: int, seed: int) -> Split:
     """The same for motions that are repeated: every repeat of a block falls on the same side.
 
     By blocks of time alone, a block would be tested whose twin, one period later, was trained on. The line
@@ -62,8 +54,8 @@ def split_repeats(
     distance of places.
     """
     start, stop = places.min(), places.max()
-    labels = ((places - start) / (stop - start) * blocks).long().clamp(max=blocks - 1)
-    return _every_fifth(labels, places, blocks, validation, purge, seed)
+    labels = ((places - start) / (stop - start) * BLOCKS).long().clamp(max=BLOCKS - 1)
+    return _every_fifth(labels, places, purge, seed)
 
 
 def rows_alike(inputs: Tensor) -> int:
@@ -78,7 +70,7 @@ def rows_alike(inputs: Tensor) -> int:
 
 
 def split_groups(
-    groups: Tensor, *, test_share: float = 0.2, validation_share: float = 0.12, seed: int = 0
+    groups: Tensor, *, test_share: float = 0.2, validation_share: float = VALIDATED, seed: int = 0
 ) -> Split:
     """Split rows by whole groups, labels [n]: shares are of all labels, rounded, at least one."""
     labels = groups.unique()
@@ -100,8 +92,8 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
     of as many rows as are alike (`rows_alike`), a quarter of a block at most.
     """
 
-    def purge(length: float, blocks: int = 30) -> int:
-        return min(rows_alike(recording.inputs), int(_MAX_PURGED_SHARE * length / blocks))
+    def purge(length: float) -> int:
+        return min(rows_alike(recording.inputs), int(_MAX_PURGED_SHARE * length / BLOCKS))
 
     if recording.places is not None:
         length = float(recording.places.max() - recording.places.min())
@@ -113,20 +105,12 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
     return split_blocks(n, purge=purge(n), seed=seed)
 
 
-def _every_fifth(
-    labels: Tensor, places: Tensor, blocks: int, validation: float, purge: int, seed: int
-) -> Split:
+def _every_fifth(labels: Tensor, places: Tensor, purge: int, seed: int) -> Split:
     """Every fifth block, by labels [n], tests, a random choice of the others validates: `split_blocks`."""
-    if blocks < _TEST_EVERY:
-        raise ValueError(f"blocks={blocks} leaves no test block; pass at least {_TEST_EVERY}.")
-    number = torch.arange(blocks)
+    number = torch.arange(BLOCKS)
     is_test = number % _TEST_EVERY == (_TEST_EVERY - 1 - seed) % _TEST_EVERY
-    others = number[~is_test]
-    chosen = max(1, round(validation * blocks))
-    if validation < 0 or chosen >= len(others):
-        fault = f"validation={validation} takes {chosen} of the {len(others)} blocks that do not test"
-        raise ValueError(f"{fault}; pass a smaller share >= 0.")
-    is_test, is_validation = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
+    chosen = _shuffled(number[~is_test], seed)[: round(VALIDATED * BLOCKS)]
+    is_test, is_validation = is_test[labels], torch.isin(labels, chosen)
     tested, validated = (_around(places, labels, part, purge) for part in (is_test, is_validation))
     parts = (~(tested | validated), is_validation & ~tested, is_test)
     return Split(*(part.nonzero()[:, 0] for part in parts))

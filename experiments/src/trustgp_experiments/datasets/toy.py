@@ -25,10 +25,6 @@ def snelson_like(
     order, as in the original: inputs and targets, float32, each of shape [n, 1].
     """
     start, stop = gap
-    if not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER:
-        raise ValueError(f"gap={gap}; pass an increasing pair inside [{LOWER}, {UPPER}] that leaves room.")
-    if rows < 1 or noise < 0:
-        raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(rows, 1, generator=generator, dtype=torch.float64)
     # A monotone warp (its slope 1 + 0.2 pi cos(4 pi u) is positive) makes the density uneven.

@@ -23,8 +23,11 @@ from ..peers import ConstantNoise
 TRAJECTORY = 500  # rows of a simulated trajectory: 5 s at 100 Hz
 STRIDE = 20  # every 20th row: neighbours in time hardly differ
 JOINT = 3  # whose torque is drawn over time: the elbow
-LABELS = {"same": "like the training", "shifted": "elsewhere", "fast": "faster, elsewhere"}
-COLOURS = {"same": plots.BLUE, "shifted": plots.GREEN, "fast": plots.ORANGE}
+LABELS = {
+    "same": "motions like the training's",
+    "shifted": "elsewhere, as slow",
+    "fast": "elsewhere, and faster",
+}
 Z95 = 1.959964
 
 Predictions = dict[str, dict[str, Prediction]]  # by method, then by motion
@@ -62,7 +65,6 @@ class Arm:
 
     data: ArmData
     scores: dict[str, dict[str, Scores]]
-    predictions: Predictions
     films: Predictions
     figures: dict[str, Any]  # rows, experts, bytes and seconds of the fit
 
@@ -90,7 +92,7 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
     scores = {}
     for method, by_motion in predictions.items():
         scores[method] = {m: _score(p, by_motion["same"], data.tests[m][1]) for m, p in by_motion.items()}
-    return Arm(data, scores, predictions, _predict_all(methods, data.films), figures)
+    return Arm(data, scores, _predict_all(methods, data.films), figures)
 
 
 def arm_data(size: ArmSize, *, seed: int) -> ArmData:
@@ -136,12 +138,9 @@ def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict
 
 
 def draw_arm(arm: Arm, path: Path) -> None:
-    """A torque over time with both error bars; how large they are; how often they are right."""
-    with plots.figure(path, width=9.0, height=7.4, dpi=110) as figure:
-        grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1))
-        _draw_film(figure.add_subplot(grid[0, :]), arm)
-        _draw_deviations(figure.add_subplot(grid[1, 0]), arm)
-        _draw_coverage(figure.add_subplot(grid[1, 1]), arm)
+    """A torque over time with both error bars."""
+    with plots.figure(path, width=9.0, height=4.1, dpi=110) as figure:
+        _draw_film(figure.subplots(), arm)
 
 
 def _draw_film(axes: Any, arm: Arm) -> None:
@@ -168,28 +167,3 @@ def _draw_film(axes: Any, arm: Arm) -> None:
     title = f"Torque of joint {JOINT + 1} along two trajectories that were never trained"
     axes.set(title=title, xlabel="time [s]", ylabel="torque [N m]", xlim=(0, start))
     axes.legend(loc="lower left", ncols=4, fontsize=8)
-
-
-def _draw_deviations(axes: Any, arm: Arm) -> None:
-    deviations = {LABELS[m]: p.std.mean(1) for m, p in arm.predictions["trustgp"].items()}
-    plots.draw_histograms(axes, deviations, colours=[COLOURS[m] for m in arm.predictions["trustgp"]])
-    constant = arm.scores["constant noise"]["same"]["std"]
-    axes.axvline(constant, color=plots.RED, linewidth=1, linestyle="--", label="constant noise")
-    for motion, scores in arm.scores["trustgp"].items():
-        axes.plot(scores["rmse"], 0, marker="^", color=COLOURS[motion], markersize=9, clip_on=False, zorder=5)
-    axes.set_title("Standard deviation of trustgp (▲: true rmse)")
-    axes.set(xlabel="std, in units of the training torques", ylabel="share of rows")
-    axes.legend(fontsize=8, loc="upper right")
-
-
-def _draw_coverage(axes: Any, arm: Arm) -> None:
-    rows = torch.arange(len(arm.scores))
-    for number, motion in enumerate(arm.data.tests):
-        shares = [by_motion[motion]["coverage"] for by_motion in arm.scores.values()]
-        style = {"height": 0.24, "color": COLOURS[motion], "alpha": 0.85, "label": LABELS[motion]}
-        axes.barh(rows + 0.27 * (number - 1), shares, **style)
-    axes.set_yticks(rows, list(arm.scores))
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.axvline(0.95, color=plots.INK, linewidth=1, linestyle="--")
-    axes.set(title="Torques inside the 95 % interval (dashed: ideal)", xlabel="share", xlim=(0, 1))

@@ -13,13 +13,13 @@ from torch import Tensor
 from trustgp import plots
 from trustgp.likelihoods.prediction import Prediction
 
-from ..core.borders import draw_borders, jump_factors
+from ..core.borders import jump_factors
 from ..core.registry import require_extras
 from ..core.result import Column, Table, threads, write_text
-from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, draw_deviations, fit_toy
+from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, fit_toy
 from ..datasets import snelson_like, standardise, truth
 from ..report.terminal import as_rich
-from .arm import FULL, QUICK, draw_arm, run_arm
+from .arm import FULL, LABELS, QUICK, draw_arm, run_arm
 
 GAP = (2.4, 3.6)
 NOISE = 0.28
@@ -92,7 +92,8 @@ def draw_toy(toy: Toy, path: Path) -> None:
 def _draw_variant(axes: Any, toy: Toy, band: Band) -> None:
     """Band, truth, borders, and the rows in the colour of their expert."""
     prediction = band.prediction
-    draw_borders(axes, toy.grid[band.borders].tolist())
+    for place in toy.grid[band.borders].tolist():
+        axes.axvline(place, color=plots.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
     mean, deviation = prediction.mean.flatten(), prediction.std.flatten()
     axes.plot(toy.grid, truth(toy.grid), color=plots.INK, linewidth=1, linestyle="--", label="truth")
     plots.draw_band(axes, toy.grid, mean, 3 * deviation, label="three sigma", line="network")
@@ -106,16 +107,20 @@ def _draw_variant(axes: Any, toy: Toy, band: Band) -> None:
 
 def _draw_deviations(axes: Any, toy: Toy) -> None:
     colours = {"independent": plots.ORANGE, "patchwork": plots.BLUE}
-    curves = {name: (band.prediction.std.flatten(), colours[name]) for name, band in toy.bands.items()}
-    draw_deviations(axes, toy.grid, curves, GAP, ticks=(0.25, 0.5, 1.0, 2.0))
+    for name, band in toy.bands.items():
+        axes.plot(toy.grid, band.prediction.std.flatten(), color=colours[name], linewidth=1.5, label=name)
+    axes.axvspan(*GAP, color=plots.GREY, alpha=0.12, linewidth=0)
+    ticks = (0.25, 0.5, 1.0, 2.0)
+    axes.set_yscale("log")
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlabel="x", ylabel="std of y", xlim=(float(toy.grid[0]), float(toy.grid[-1])))
     axes.axhline(NOISE, color=plots.INK, linewidth=1, linestyle="--", label="true noise")
     axes.text(sum(GAP) / 2, 0.32, "no rows", ha="center", color=plots.GREY)
     axes.set_title("Standard deviation of both")
     axes.legend(loc="upper right", ncols=3, fontsize=8)
 
 
-MOTIONS = {"same": "motions like the training's", "shifted": "elsewhere, as slow"}
-MOTIONS |= {"fast": "elsewhere, and faster"}
 TOY_COLUMNS = {"borders": Column("borders", 0), "mean_jump": Column("mean ratio", 2)}
 TOY_COLUMNS |= {"largest_jump": Column("largest ratio", 2)}
 ARM_COLUMNS = {"nll": Column("NLL", 2), "rmse": Column("RMSE"), "coverage": Column("in 95 %", 1, unit="%")}
@@ -159,7 +164,7 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     draw_arm(arm, out / "arm.png")
     columns = [Column.text("error bar"), *ARM_COLUMNS.values()]
     console.print("Arm: errors and error bars of 7 torques, in training units")
-    for motion, words in MOTIONS.items():
+    for motion, words in LABELS.items():
         scores = {
             name: {**by[motion], "coverage": 100 * by[motion]["coverage"]} for name, by in arm.scores.items()
         }

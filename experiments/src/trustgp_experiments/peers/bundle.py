@@ -27,10 +27,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere.
-
-    Options are of the fit of "trustgp", for example {"num_experts": 16}; the paper's form gets them too.
-    """
+    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere."""
 
     network: nn.Module  # trained, in eval mode: the one network of every training-free method
     members: Sequence[nn.Module]  # trained alike from other starts; with `network` they are the ensemble
@@ -39,7 +36,6 @@ class Bundle:
     validation: Rows
     seed: int = 0  # of everything random in a fit
     device: str = "cpu"  # where to fit
-    options: dict[str, Any] = field(default_factory=dict)
     # how the network was trained: options of `train`, and "together" for `train_many`; empty: not known
     training: dict[str, Any] = field(default_factory=dict)
     # of training "network", "ensemble" (without the network) and "dropout"; what is missing is not known

@@ -1,7 +1,7 @@
 """Networks' own answers about classes: of one, of several, of one under several dropout masks.
 
 Each has one temperature, the likeliest on the validation rows, by which logits are divided before anything is
-averaged. Without validation rows it is 1: the networks as they are.
+averaged. The plain softmax has 1: the network as it is.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,8 @@ class SoftmaxClassifier:
     temperature: float = 1.0  # T in softmax(z / T); 1: the network as it is
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any = None) -> Self:
-        """The network as it is, or, with validation rows, with the temperature that suits them best."""
-        if validation is None:
-            return cls(network)
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
+        """With the temperature that suits the validation rows best."""
         rows, labels = read_labels(validation, name="validation")
         return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
 
@@ -54,9 +52,7 @@ class MemberClassifier:
         return answer_members(inputs, self.members(inputs) / self.temperature)
 
     def tempered(self, validation: Any) -> Self:
-        """With the temperature that suits the validation rows best; None: as it is."""
-        if validation is None:
-            return self
+        """With the temperature that suits the validation rows best."""
         rows, labels = read_labels(validation, name="validation")
         return replace(self, temperature=likeliest_temperature(self.members(rows.inputs), labels))
 
@@ -68,7 +64,7 @@ class EnsembleClassifier(MemberClassifier):
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module], validation: Any = None) -> Self:
+    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Self:
         """At least two networks that give logits [n, C], and one temperature for all."""
         at_least_two(len(networks), "networks")
         return cls(tuple(networks)).tempered(validation)
@@ -86,7 +82,7 @@ class DropoutClassifier(MemberClassifier):
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any = None, *, samples: int = 20, seed: int = 0) -> Self:
+    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `cnn(dropout=0.2)`, and one temperature for all masks."""
         return cls(with_dropout_on(network), at_least_two(samples, "samples"), seed).tempered(validation)
 

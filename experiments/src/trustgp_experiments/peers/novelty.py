@@ -71,17 +71,10 @@ Formula = Callable[[Seen], Tensor]  # from what was seen of rows to a number eac
 
 @dataclass(frozen=True)
 class NoveltyPeer:
-    """A network and a formula; see `NOVELTY` for those there are."""
+    """A network and a formula: what one of `NOVELTY` makes of `Known`."""
 
     network: nn.Module
     formula: Formula
-
-    @classmethod
-    def fit(cls, name: str, network: nn.Module, train: Any, validation: Any) -> Self:
-        """The score of that name; rows are (inputs, labels), a Dataset or a DataLoader."""
-        if name not in NOVELTY:
-            raise ValueError(f"novelty score {name!r} is unknown; choose one of {', '.join(NOVELTY)}.")
-        return cls(network, NOVELTY[name](Known.by(network, train, validation)))
 
     def score(self, inputs: Inputs) -> Tensor:
         """Of each row, shape [n], float64; infinite where inputs or logits are not finite."""
@@ -117,15 +110,9 @@ class Gaussians:
 
     @classmethod
     def fit(
-        cls,
-        features: Tensor,
-        labels: Tensor,
-        held: tuple[Tensor, Tensor] | None = None,
-        *,
-        shared: bool = False,
-        ridges: tuple[float, ...] = RIDGES,
+        cls, features: Tensor, labels: Tensor, held: tuple[Tensor, Tensor], *, shared: bool = False
     ) -> Self:
-        """From features [n, d] and labels [n]; `held` are those of validation rows, not needed for one ridge.
+        """From features [n, d] and labels [n]; `held` are those of validation rows.
 
         A class without rows has no Gaussian, and held-out rows of it choose nothing.
         """
@@ -142,7 +129,6 @@ class Gaussians:
             return values + ridge * size[:, None]
 
         def loss(ridge: float) -> float:
-            assert held is not None, "several ridges need validation rows"
             total = 0.0
             for place, kind in enumerate(kinds):
                 group, rows = 0 if shared else place, held[0][held[1] == kind].double() - means[place]
@@ -150,7 +136,7 @@ class Gaussians:
                 total += float((inside / grown(ridge)[group] + grown(ridge)[group].log()).sum())
             return total
 
-        best = ridges[0] if len(ridges) == 1 else min(ridges, key=loss)
+        best = min(RIDGES, key=loss)
         inverse = (vectors / grown(best)[:, None]) @ vectors.mT
         shares = torch.tensor([len(rows) for rows in own]).to(means) / len(features)
         return cls(means, inverse, grown(best).log().sum(dim=1), shares, best)

@@ -80,7 +80,7 @@ def _evidence(bundle: Bundle, kind: Any, **options: Any) -> Any:
 
 
 def _trustgp(bundle: Bundle, **options: Any) -> TrustGP:
-    return TrustGP.fit(*bundle.rows, **{**bundle.place, **bundle.options, **options})
+    return TrustGP.fit(*bundle.rows, **bundle.place, **options)
 
 
 def _shared_trustgp(bundle: Bundle) -> TrustGP:
@@ -144,7 +144,7 @@ METHODS = (
     Method("RIO", lambda b: InputGP.fit(b, residual=True)),
     _trained("ARD GP on inputs", InputGP.fit),
     _trained("witness alone", lambda b: WitnessAlone.fit(b.train, b.validation, **b.place)),
-    Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **b.place, **b.options)),
+    Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **b.place)),
     Method("trustgp, no witness", lambda b: _trustgp(b, witness=None)),
     Method("trustgp", _shared_trustgp),
     Method("trustgp corrected", lambda b: _shared_trustgp(b).corrected),
@@ -158,7 +158,7 @@ INTERVAL_METHODS = (
 """Regression without a likelihood, whose predictions are `IntervalPrediction`s."""
 
 CLASS_METHODS = (
-    Method("softmax", lambda b: classifiers.SoftmaxClassifier.fit(b.network)),
+    Method("softmax", lambda b: classifiers.SoftmaxClassifier(b.network)),
     Method("temperature scaling", lambda b: classifiers.SoftmaxClassifier.fit(b.network, b.validation)),
     _dropped(
         "MC-dropout 20",

@@ -213,21 +213,13 @@ def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ClassAnswer:
-    """A prediction of classes; it reads as that of a model fitted with `trustgp.Classification()` does."""
+    """A prediction of classes, with names as that of a model fitted with `trustgp.Classification()`."""
 
     mean: Tensor  # logits: those of the network, or the mean over members  [n, C]
     probabilities: Tensor  # of the classes  [n, C]
     valid: Tensor  # False for rows with NaN or infinite inputs or logits  [n]
     variance: Tensor | None = None  # of each logit, over members or weights; None: not known  [n, C]
     mutual_information: Tensor | None = None  # of class and member, in nats; None: no members  [n]
-
-    def __len__(self) -> int:
-        return len(self.mean)
-
-    @property
-    def classes(self) -> Tensor:
-        """The most probable class of each row, shape [n]."""
-        return self.probabilities.argmax(dim=1)
 
     @property
     def score(self) -> Tensor | None:

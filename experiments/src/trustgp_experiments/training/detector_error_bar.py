@@ -9,14 +9,12 @@ and writes `weights/scenes.trustgp` of this package, 0.4 MB; about ten minutes o
 import argparse
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from trustgp.api import load
 from trustgp.data.tensor_file import ArtifactError
 from trustgp.detection import BoxTargets, DetectionModel
 from trustgp.detection import fit as fit_detector
-from trustgp.executors.progress import Reporter, reporting
 from trustgp_experiments.datasets.scenes import scenes
 from trustgp_experiments.training.detector_network import WEIGHTS, pixels, trained
 
@@ -25,16 +23,12 @@ COMMAND = "python -m trustgp_experiments.training.detector_error_bar"
 PICTURES, HELD_OUT = 3_000, 500  # to fit on, and to calibrate on
 SEED = {"train": 0, "validation": 10}  # of the pictures; the detector was trained on the first ones
 FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a figure can show
-CHUNK = 10  # pictures rendered between two steps of a bar
 
 
-def rendered(n: int, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTargets]]:
-    """Pictures, uint8 [n, 3, side, side], and what is in them."""
-    starts = range(0, n, CHUNK)
-    stage = reporter.track(starts, stage="rendering", total=len(starts))
-    parts = [scenes(min(CHUNK, n - first), "carry", seed=seed, first=first) for first in stage]
-    things = [BoxTargets(*pair) for part in parts for pair in zip(part.boxes, part.labels, strict=True)]
-    return torch.cat([part.images for part in parts]), things
+def rendered(n: int, seed: int) -> tuple[Tensor, list[BoxTargets]]:
+    """Pictures as the detector takes them, and what is in them."""
+    drawn = scenes(n, "carry", seed=seed)
+    return pixels(drawn.images), list(map(BoxTargets, drawn.boxes, drawn.labels))
 
 
 def load_error_bar(path: Path = FILE) -> DetectionModel:
@@ -56,10 +50,8 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="to calibrate on")
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
-    parts = {"train": options.pictures, "validation": options.held_out}
-    with reporting(enabled=True) as reporter:
-        sets = [rendered(n, SEED[part], reporter) for part, n in parts.items()]
-    train, validation = ((pixels(images), things) for images, things in sets)
+    train = rendered(options.pictures, SEED["train"])
+    validation = rendered(options.held_out, SEED["validation"])
     model = fit_detector(trained("scenes"), train, validation=validation, progress=True)
     model.threshold(false_alarm=FALSE_ALARM)
     model.save(options.out)

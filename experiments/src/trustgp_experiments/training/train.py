@@ -38,10 +38,6 @@ class TrainingRecipe:
     loss: Loss = mse_loss  # from outputs and targets of a batch to a scalar
     constant: bool = False  # whether the learning rate stays as it is: no cycle
 
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"epochs={self.epochs}, batch_size={self.batch_size}; both must be 1 or more.")
-
 
 def mlp(
     widths: Sequence[int], *, activation: Activation = nn.ReLU, dropout: float = 0.0, seed: int = 0
@@ -131,7 +127,6 @@ def train_many(
     *,
     seeds: Sequence[int] | None = None,
     device: str | torch.device | None = None,
-    progress: bool = False,
     **recipe: Any,
 ) -> list[nn.Module]:
     """Trained copies of networks of one architecture, all at once: the members of an ensemble.
@@ -157,7 +152,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    _descend(list(parameters.values()), batch_loss, inputs, seeds, how, progress=progress)
+    _descend(list(parameters.values()), batch_loss, inputs, seeds, how)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
         trained.load_state_dict(state, strict=False)

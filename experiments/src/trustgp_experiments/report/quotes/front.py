@@ -35,16 +35,15 @@ FORM = "trustgp paper form"
 def table(stored: Stored) -> str:
     """NLL by kind of rows, coverage and width on new motions, and what they cost."""
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
-    kinds = kinds_of(found)
-    new = next(iter(kinds))
-    groups = {**kinds, "tables": [(case, IN_DOMAIN) for case in tabled]}
+    groups = _groups(stored)
+    new = next(iter(groups))
     columns = ["", *(f"NLL, {kind}" for kind in groups), f"95 % covers, {new}", "width"]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
     rows, methods = [], {method for case in (*found, *tabled) for method in case.methods}
     for method in (method for method in (*PICKED, WITNESS, *OWN) if method in methods):
         line = [method, *(number(average(places, method, "nll")) for places in groups.values())]
-        line += [percent(average(kinds[new], method, "coverage"))]
-        line += [number(average(kinds[new], method, "sharpness"))]
+        line += [percent(average(groups[new], method, "coverage"))]
+        line += [number(average(groups[new], method, "sharpness"))]
         rows.append([*line, *_costs(stored, method)])
     kept = [0, *(place for place in range(1, len(columns)) if any(row[place] for row in rows))]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
@@ -53,10 +52,7 @@ def table(stored: Stored) -> str:
 
 def small(stored: Stored) -> str:
     """NLL and coverage of a few methods by kind of rows, mean over cases and seeds."""
-    tabled = stored_cases(stored, "tables")
-    kinds: dict[str, Places] = dict(kinds_of(cases(stored, "transfer")))
-    kinds |= {"tables": [(case, IN_DOMAIN) for case in tabled]} if tabled else {}
-    rows = []
+    kinds, rows = _groups(stored), []
     for method in (*OWN, *FEW):
         pairs = [[average(part, method, key) for key in ("nll", "coverage")] for part in kinds.values()]
         if any(nll is not None for nll, _ in pairs):
@@ -68,11 +64,13 @@ def small(stored: Stored) -> str:
 def tally(stored: Stored) -> str:
     """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer; in brackets
     after Holm's correction for the number of peers."""
-    tabled = stored_cases(stored, "tables")
-    places: dict[str, Places] = {**kinds_of(cases(stored, "transfer"))}
-    if tabled:
-        places["tables"] = [(case, IN_DOMAIN) for case in tabled]
-    return _counts(places, PICKED)
+    return _counts(_groups(stored), PICKED)
+
+
+def _groups(stored: Stored) -> dict[str, Places]:
+    """Cases of arms by kind of rows, then tables, if they were run."""
+    tabled = [(case, IN_DOMAIN) for case in stored_cases(stored, "tables")]
+    return {**kinds_of(cases(stored, "transfer")), **({"tables": tabled} if tabled else {})}
 
 
 def sequences_tally(stored: Stored) -> str:

@@ -56,20 +56,12 @@ class AblationTrial:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A setting on an axis, and its trial."""
-
-    label: str
-    trial: AblationTrial
-
-
-@dataclass(frozen=True)
 class Axis:
     """A setting that varies while all others stay at their defaults."""
 
     name: str  # in the numbers
     title: str
-    points: Sequence[Point]
+    trials: Mapping[str, AblationTrial]  # by the label of a setting
     default: str  # label of the library's default
 
 
@@ -96,22 +88,19 @@ def paper_axes(quick: bool) -> list[Axis]:
 def our_axes(quick: bool) -> list[Axis]:
     """Our own choices."""
     kept, per_expert = (QUICK_KEPT, QUICK_PER_EXPERT) if quick else (KEPT, PER_EXPERT)
-    outputs = [Point(kind, AblationTrial(kind, {"outputs": kind})) for kind in ("separate", "pseudo")]
-    tangents = [  # rows with every parameter kept have the kernel of the factors: no point of their own
-        Point("factors", SMALL),
-        Point(f"rows, {kept}", _rows(kept)),
-        Point(f"rows, {kept}/{per_expert}", _rows(kept, per_expert)),
-        Point("last layer", AblationTrial("last-layer", {"tangents": LayerFactors("last")}, small=True)),
-    ]
-    calibration = [
-        Point("validation rows", DEFAULT),
-        Point("leave-one-out", LEAVE_ONE_OUT),
-    ]
+    outputs = {kind: AblationTrial(kind, {"outputs": kind}) for kind in ("separate", "pseudo")}
+    tangents = {  # rows with every parameter kept have the kernel of the factors: no point of their own
+        "factors": SMALL,
+        f"rows, {kept}": _rows(kept),
+        f"rows, {kept}/{per_expert}": _rows(kept, per_expert),
+        "last layer": AblationTrial("last-layer", {"tangents": LayerFactors("last")}, small=True),
+    }
+    calibration = {"validation rows": DEFAULT, "leave-one-out": LEAVE_ONE_OUT}
     axis = partial(_axis, quick)
     return [
         axis("components", "components of the gate", 8, lambda v: {"division": Division(components=v)}),
         axis("neighbours", "neighbours", 4, lambda v: {"patchwork": Patchwork(neighbours=v)}),
-        Axis("outputs", "outputs", [Point("shared", DEFAULT), *outputs], "shared"),
+        Axis("outputs", "outputs", {"shared": DEFAULT, **outputs}, "shared"),
         Axis("tangents", "gradients", tangents, "factors"),
         Axis("calibration", "calibration", calibration, "validation rows"),
     ]
@@ -119,7 +108,7 @@ def our_axes(quick: bool) -> list[Axis]:
 
 def trials_of(axes: Sequence[Axis]) -> list[AblationTrial]:
     """Every trial once, in order."""
-    return list({point.trial.name: point.trial for axis in axes for point in axis.points}.values())
+    return list({trial.name: trial for axis in axes for trial in axis.trials.values()}.values())
 
 
 def _axis(
@@ -137,8 +126,8 @@ def _axis(
     def make(value: Any) -> AblationTrial:
         return AblationTrial(f"{name}-{value}".replace(" ", ""), options(value))
 
-    points = [Point(str(v), base if v == default else (trial or make)(v)) for v in VALUES[name][quick]]
-    return Axis(name, title, points, str(default))
+    trials = {str(v): base if v == default else (trial or make)(v) for v in VALUES[name][quick]}
+    return Axis(name, title, trials, str(default))
 
 
 def _rows(kept: int, per_expert: int | None = None) -> AblationTrial:

@@ -59,8 +59,8 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
     def read(run: Run) -> dict[Place, dict[str, float]]:
         cells: dict[Place, dict[str, float]] = {}
         for axis in axes:
-            for point in axis.points:
-                measured, at = run[point.trial.name], (axis.name, point.label)
+            for label, trial in axis.trials.items():
+                measured, at = run[trial.name], (axis.name, label)
                 cells |= {(*at, kind): {"nll": nll} for kind, nll in measured["nll"].items()}
                 cells[(*at, FITTED)] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
         return cells
@@ -79,7 +79,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     ]
     curves: dict[str, list[SettingCurve]] = {axis.name: [] for axis in paper}
     for axis, kind in ((axis, kind) for axis in paper for kind in KINDS):
-        labels = [point.label for point in axis.points]
+        labels = list(axis.trials)
         nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
         work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
         curves[axis.name].append(SettingCurve(kind, labels, nll, work))

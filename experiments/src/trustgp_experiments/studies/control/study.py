@@ -31,10 +31,8 @@ FULL, QUICK = (
     mlp_recipe([21, 128, 128, 128, 7], activation=nn.SiLU, epochs=40, together=True),
     mlp_recipe([21, 16, 7], epochs=3),
 )
-TRAJECTORIES, QUICK_TRAJECTORIES = (
-    600,
-    40,
-)  # that train and validate, of 500 rows, every 20th of which is taken
+# that train and validate, of 500 rows, every 20th of which is taken
+TRAJECTORIES, QUICK_TRAJECTORIES = 600, 40
 TESTED = {"like the training": ("slow", 14), "elsewhere": ("shifted", 3), "faster, elsewhere": ("fast", 3)}
 ALL = "all motions"
 SHARE = 0.3  # of all rows, as large as the share of foreign motions, that every method flags

@@ -14,7 +14,7 @@ from trustgp.metrics import class_nll
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
-from ...peers.novelty import RIDGES, Formula, Gaussians, Seen, nearest_neighbours
+from ...peers.novelty import Formula, Gaussians, Seen, nearest_neighbours
 from ...peers.tuning import likeliest_temperature
 from .worlds import PictureSet
 
@@ -212,7 +212,7 @@ class FeatureScores:
         its class, or C for none."""
         rows, kinds = features[labels < classes].double(), labels[labels < classes]
         held = held_out[held_labels < classes].double(), held_labels[held_labels < classes]
-        common, own = (Gaussians.fit(rows, kinds, held, shared=one, ridges=RIDGES) for one in (True, False))
+        common, own = (Gaussians.fit(rows, kinds, held, shared=one) for one in (True, False))
         density = -own.log_density(rows)
         usual = float(density.mean()), float(density.std())
         return cls(common, own, nearest_neighbours(rows, k=NEIGHBOURS), usual)

@@ -90,10 +90,7 @@ def _scored(
     rate = tuned_rate(network, world.validation, settings, validation_labels, passes)
     options: dict[str, Any] = {"passes": passes, "rate": rate}
     validation, varied = (find(network, others, part, settings, **options) for part in parts)
-    try:
-        laplace = last_layer_laplace(network, train, labels, validation, validation_labels)
-    except ImportError:
-        laplace = None
+    laplace = last_layer_laplace(network, train, labels, validation, validation_labels)
     pairs = (train.hidden, validation.hidden), (train.seen, validation.seen)
     given = ((own, labels, len(world.classes), held, validation_labels) for own, held in pairs)
     features, seen = (FeatureScores.fit(*one) for one in given)

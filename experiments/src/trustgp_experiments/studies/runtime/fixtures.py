@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from trustgp import metrics
 from trustgp.api import fit
-from trustgp.data.trees import state_tensors
 from trustgp.likelihoods import Classification, Regression
 from trustgp.tangents.network import as_matrix
 
 from ...core.cases import IN_DOMAIN, Case
-from ...peers import CLASS_METHODS, METHODS, Bundle, DropoutClassifier, MCDropout, train
+from ...peers import CLASS_METHODS, METHODS, Bundle, DropoutClassifier, MCDropout, TrustGP, train
+from ...peers.size import shipped_bytes
 from .networks import Budgets, Kind, dropping
 from .rows import NEW
 from .timing import reason_of
@@ -133,21 +133,8 @@ def quality(case: FittedCase) -> dict[str, dict[str, Any]]:
 
 def held_bytes(case: FittedCase, name: str) -> int:
     """What a robot must store for a method: all networks, and the error bar."""
-    network = _tensor_bytes([*case.network.parameters(), *case.network.buffers()])
-    if name == ENSEMBLE:
-        return len(case.members) * network
-    if name in LAPLACE:
-        peer = case.method(name)
-        kron = (peer.laplace if hasattr(peer, "laplace") else peer.posterior.laplace).H
-        return network + _tensor_bytes(state_tensors([kron.eigenvalues, kron.eigenvectors]))
-    if name not in case.budgets:
-        return network
-    case.method(name).save(file := case.file(name, ".trustgp"))
-    return network + file.stat().st_size
-
-
-def _tensor_bytes(tensors: list[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    method = case.method(name)
+    return shipped_bytes(TrustGP(method) if name in case.budgets else method)
 
 
 def _scores(case: FittedCase, method: Any) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
 from ...core import toy
-from ...core.borders import find_borders, jump_factors, jump_words
+from ...core.borders import find_borders, jump_factors
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Result, Setting, Table, make_result, note, prose
@@ -74,11 +74,11 @@ def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
 
 def _jumps(model: UncertaintyModel, start: Tensor, end: Tensor) -> dict[str, Any]:
     """Factors by which the error bar jumps at the borders on the line from start to end, [1, 1] each."""
-    borders = find_borders(lambda x: model.predict(x).expert, start, end, cells=POINTS - 1)
-    left, right = (model.predict(side).std.cpu().flatten() for side in (borders.left, borders.right))
+    sides = find_borders(lambda x: model.predict(x).expert, start, end, cells=POINTS - 1)
+    left, right = (model.predict(side).std.cpu().flatten() for side in sides)
     jumps = jump_factors(left, right)
     numbers = {"mean_jump": float(jumps.mean()), "largest_jump": float(jumps.max())}
-    return {"borders": len(borders), "jumps": jumps.tolist(), **numbers}
+    return {"borders": len(jumps), "jumps": jumps.tolist(), **numbers}
 
 
 def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
@@ -96,4 +96,5 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
         f"With patchwork the error bar is {gap / rows:.1f} times as wide in the gap as at the rows, and at "
         f"least {min(left, right) / rows:.1f} times two units beyond them."
     )
-    return [table], [*jump_words(grid, NAMES, "mean_jump", "largest_jump"), width]
+    jumps = [f"{grid.mean((name,), 'mean_jump'):.2f} with {words}" for name, words in NAMES.items()]
+    return [table], [f"The mean jump of the std at a border is {', '.join(jumps)}.", width]
