@@ -13,7 +13,6 @@ import pytest
 from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
-from trustgp_experiments.report.quotes.comparisons import StoredCase
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.sentences import cifar
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
@@ -168,35 +167,6 @@ def store(root, name, /, **result) -> None:
     folder = root / "results" / name
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(result))
-
-
-def parts(**methods):
-    """Seeds, of values by method and test: `parts(trustgp={"in domain": [0.1, 0.2]})`, or of one test."""
-    values = {m: tests if isinstance(tests, dict) else {"in domain": tests} for m, tests in methods.items()}
-    count = len(next(iter(next(iter(values.values())).values())))
-    return [
-        {
-            "sizes": {"train": 100, "in domain": 20},
-            "methods": {
-                method: {"fit_seconds": 2.0, "tests": {test: {"nll": v[s]} for test, v in tests.items()}}
-                for method, tests in values.items()
-            },
-        }
-        for s in range(count)
-    ]
-
-
-def test_a_case_has_the_numbers_of_its_methods_and_names_peers_that_are_lower_beyond_the_interval():
-    lower = {"near": [0.9, 1.0, 0.8], "far": [0.0, 0.1, -0.1], "unsure": [0.0, 2.0, 0.5]}
-    seeds = parts(trustgp=[1.0, 1.1, 0.9], trustgp_paper=[-9.0, -9.0, -9.0], **lower)
-    case = StoredCase({"trained": "arm", "split": "new motions"}, seeds)
-    assert case.values("trustgp", "nll") == [1.0, 1.1, 0.9]
-    assert case.mean("trustgp", "fit_seconds") == 2.0
-    assert case.values("trustgp", "crps") is None
-    assert case.name == "arm, new motions"
-    assert [name for name, _ in case.ahead()] == ["far", "near"]
-    drawn, given = (StoredCase({}, seeds, drawn).against("trustgp", "far") for drawn in (True, False))
-    assert drawn.high - drawn.mean == pytest.approx((given.high - given.mean) * (1 + 3 * 0.2) ** 0.5)
 
 
 def test_numbers_as_text():

@@ -6,7 +6,6 @@ import torch
 from scipy.io import savemat
 
 from trustgp_experiments.datasets import load, recordings
-from trustgp_experiments.datasets.recordings import merge_in_time
 
 needs_data = pytest.mark.skipif(
     "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"
@@ -35,18 +34,8 @@ def parts_of(rows, absent, tested):
     return rows[number % absent[0] != absent[1]], rows[number % tested == 0]
 
 
-# as their makers thinned them; of the rows that `sarcos_sim` lacks, two in three are in neither part
-THINNED = {"sarcos": ((6, 3), 3), "sarcos_sim": ((10, 0), 3), "barrett": ((5, 0), 5)}
-
-
-def test_merged_rows_are_distinct_and_in_the_order_of_time():
-    for how in THINNED.values():
-        train, test = parts_of(made_up(300), *how)
-        merged = merge_in_time(train, test)
-        assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
-        assert (np.diff(merged[:, 0]) > 0).all()
-    row = np.array([[0.0, 1.0, 1.0]])
-    assert len(merge_in_time(row, row * [-1, 1, 1])) == 1  # -0.0 equals 0.0
+# as their makers thinned them
+THINNED = {"sarcos": ((6, 3), 3), "barrett": ((5, 0), 5)}
 
 
 def test_the_parts_of_sarcos_and_barrett_are_merged_without_duplicates(tmp_path):

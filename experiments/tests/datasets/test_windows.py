@@ -39,13 +39,6 @@ def test_windows_are_all_those_whose_rows_share_a_label_and_cross_no_border(gene
         assert window_ends(labels, borders, length).tolist() == expected
 
 
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="length=5 with 4 rows"):
-        window_ends(torch.zeros(4), torch.zeros(3, dtype=torch.bool), 5)
-    with pytest.raises(ValueError, match="do not begin with the positions"):
-        seams(Recording(torch.zeros(9, 5), torch.zeros(9, 3), name="short"))
-
-
 @pytest.mark.parametrize(("name", "places"), [("sarcos", 8), ("barrett", 0), ("kuka", 2)])
 def test_the_real_arms_have_as_many_seams_as_are_known(data_root, name, places):
     jumps = seams(load(name)).nonzero().flatten()

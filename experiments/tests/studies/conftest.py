@@ -17,7 +17,7 @@ NEEDED = {
     "classification": ("laplace",),
     "runtime": ("laplace", "onnx", "onnxruntime"),
     "distributed": ("pinocchio",),
-    "detection": ("transformers", "PIL"),
+    "detection": ("transformers", "PIL", "laplace"),
 }
 
 

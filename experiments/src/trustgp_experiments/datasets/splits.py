@@ -182,9 +182,6 @@ def seams(recording: Recording) -> Tensor:
     """
     joints = recording.targets.shape[1]
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
-    if velocity.shape != position.shape or len(position) < 2:
-        fault = f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the"
-        raise ValueError(f"{fault} positions and velocities of {joints} joints, in two rows at least.")
     step, mean = position.diff(dim=0), (velocity[1:] + velocity[:-1]) / 2
     usual = (step * mean).sum() / mean.square().sum().clamp_min(1e-300)
     time = (step * mean).sum(dim=1) / mean.square().sum(dim=1).clamp_min(1e-300)
@@ -202,9 +199,6 @@ def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
     Labels [n] say which part of a split a row belongs to, borders [n - 1] which step to the next row is none.
     """
     n = len(labels)
-    if not 1 <= length <= n or len(borders) != n - 1:
-        fault = f"length={length} with {n} rows and {len(borders)} steps"
-        raise ValueError(f"{fault}; a window has 1 to {n} rows, and there is one step less than rows.")
     broken = borders | (labels.diff() != 0)
     before = torch.cat([broken.new_zeros(1, dtype=torch.int64), broken.cumsum(0)])  # breaks up to each row
     ends = torch.arange(length - 1, n, device=labels.device)
