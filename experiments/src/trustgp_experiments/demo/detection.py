@@ -48,7 +48,7 @@ def _kinds(columns: int, seed: int) -> dict[str, Scenes]:
 def _draw(kinds: dict[str, Scenes], path: Path) -> dict[str, list[str]]:
     """A row of pictures with their detections for each kind; the monitor's verdict on each."""
     runner = load_error_bar().watch()
-    monitor = Monitor(runner, std=STD, patience=1)  # each picture by itself
+    monitor = Monitor(runner, std=STD, leave=1.0, patience=1)  # each picture by itself
     columns, verdicts = len(kinds[DARK]), {kind: [] for kind in kinds}
     with plots.figure(path, width=2.4 * columns, height=2.7 * len(kinds)) as figure:
         panels = figure.subplots(len(kinds), columns)
