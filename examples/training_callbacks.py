@@ -60,7 +60,7 @@ def huggingface_callback(path: str | Path | None = None, **options: Any) -> Any:
                 rows = {"validation": parts.get("eval_dataloader"), "unpack": unpack, **options}
                 where = Path(args.output_dir) / "model.trustgp" if path is None else Path(path)
                 network, train = parts["model"], parts["train_dataloader"]
-                self.model = write(network, train, where, output=lambda answer: answer["logits"], **rows)
+                self.model = write(network, train, where, select=lambda answer: answer["logits"], **rows)
 
     return TrustCallback()
 

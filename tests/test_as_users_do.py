@@ -112,8 +112,8 @@ def test_07_a_head_of_mean_and_variance():
     network, rows = trained(2, loss=nll), (X[TRAIN], Y[TRAIN])
     with pytest.raises(ValueError, match="Means and logarithms of variances") as caught:
         trustgp.fit(network, rows, progress=False)
-    advice = eval(re.search(r"output=(.*)\.$", str(caught.value))[1])  # as the message has it
-    assert covered(trustgp.fit(network, rows, output=advice, progress=False).predict(X[TEST])) > 0.85
+    advice = eval(re.search(r"select=(.*)\.$", str(caught.value))[1])  # as the message has it
+    assert covered(trustgp.fit(network, rows, select=advice, progress=False).predict(X[TEST])) > 0.85
 
 
 def test_08_a_perceptron_of_scikit_learn():

@@ -48,7 +48,7 @@ def total_variance(networks, output):
 @pytest.fixture(params=["several", "several pairs", pytest.param("pair", marks=NIGHTLY)], scope="module")
 def case(request):
     given, output = CASES[request.param]
-    options = {"tangents": trustgp.Sketch(64), "num_experts": 2, "output": output, **OPTIONS}
+    options = {"tangents": trustgp.Sketch(64), "num_experts": 2, "select": output, **OPTIONS}
     return trustgp.fit(given, (ROWS[:140], TARGETS[:140]), **options), given, output
 
 
@@ -82,7 +82,7 @@ def test_files_exports_pickles_and_updates_predict_the_same(case, tmp_path):
     model, given, output = case
     wanted = model.predict(ROWS[:7]).variance
     model.save(tmp_path / "model.trustgp")
-    again = trustgp.load(tmp_path / "model.trustgp", given, output=output)
+    again = trustgp.load(tmp_path / "model.trustgp", given, select=output)
     assert torch.equal(again.predict(ROWS[:7]).variance, wanted)
     if output is None:
         assert torch.equal(pickle.loads(pickle.dumps(model)).predict(ROWS[:7]).variance, wanted)
@@ -166,9 +166,9 @@ def late(outputs):
 @pytest.mark.parametrize(
     ("given", "options", "error", "message"),
     [
-        (PAIRS[0], {"output": late}, ValueError, "variances that are not, such as -1"),
-        ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"output=lambda o: \(o\[0\], o\[1\]\)"),
-        (PLAIN, {"output": two, "likelihood": "classification"}, ValueError, "logits alone"),
+        (PAIRS[0], {"select": late}, ValueError, "variances that are not, such as -1"),
+        ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"select=lambda o: \(o\[0\], o\[1\]\)"),
+        (PLAIN, {"select": two, "likelihood": "classification"}, ValueError, "logits alone"),
     ],
 )
 def test_what_does_not_suit_is_refused(given, options, error, message):
@@ -180,7 +180,7 @@ def test_what_does_not_suit_is_refused(given, options, error, message):
 def test_a_file_is_refused_with_other_networks_or_without_the_variance(tmp_path):
     cases = (PLAIN, PLAIN[::-1], None, None), (PAIRS[0], PAIRS[0], pair, lambda o: o[:, :2])
     for given, other, output, another in cases:
-        options = {"output": output, "witness": None, "progress": False}
+        options = {"select": output, "witness": None, "progress": False}
         trustgp.fit(given, (ROWS, TARGETS), **options).save(tmp_path / "model")
         with pytest.raises(ArtifactError, match="was fitted to another network"):
-            trustgp.load(tmp_path / "model", other, output=another)
+            trustgp.load(tmp_path / "model", other, select=another)

@@ -41,7 +41,10 @@ FORMATS[DENSE] = (DenseModel, read_dense)
 # Options of `fit` as the paper has them.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
 PAPER |= {"witness": None, "budget": "none"}
-HINTS = {"sample_weight": " Weights of the training rows are weights=, positive numbers [n]."}
+HINTS = {
+    "sample_weight": " Weights of the training rows are weights=, positive numbers [n].",
+    "output": " What selects the network's output is select=, a function.",
+}
 PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 
@@ -57,7 +60,7 @@ def fit(
     num_experts: int | None = None,
     tangents: Tangents | type | str | Sequence[str] | None = None,
     outputs: str | None = None,
-    output: Output | None = None,
+    select: Output | None = None,
     patchwork: Patchwork | None = None,
     division: Division | None = None,
     witness: Witness | bool | None = Witness(),  # noqa: B008 - frozen
@@ -96,7 +99,7 @@ def fit(
             names of parameters restrict the default to the last layer or to these parameters.
         outputs: How several outputs enter the kernel: "shared", "separate" or "pseudo". Default: "pseudo",
             whose cost does not grow with the outputs; with budget="none" "shared" for regression.
-        output: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`; or, from
+        select: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`; or, from
             a network that states the variance of its prediction, both: `lambda r: (r.mean, r.variance)`.
         patchwork: How many neighbours lend how many rows. Default: `Patchwork()`.
         division: How the rows are divided among the experts. Default: `Division()`.
@@ -182,7 +185,7 @@ def load(
     path: str | Path,
     network: nn.Module | Sequence[nn.Module],
     *,
-    output: Output | None = None,
+    select: Output | None = None,
     device: str | torch.device | None = None,
 ) -> UncertaintyModel | Any:
     """Read an `UncertaintyModel` or `DetectionModel` that was saved, for the network it was fitted to.
@@ -190,7 +193,7 @@ def load(
     Args:
         path: The file.
         network: The same trained network, or list of them; other weights are refused.
-        output: What picks its output, where the model was fitted with one: a file does not hold functions.
+        select: What selects its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
 
     Examples:
@@ -198,10 +201,10 @@ def load(
         >>> model = trustgp.load("arm.trustgp", network)
     """
     kind, text, table, _ = read_file(Path(path), FORMATS)
-    check_output(text.get("picked", False), output, str(path))
+    check_output(text.get("picked", False), select, str(path))
     (shell, reader), network = FORMATS[DENSE if DENSE in text else kind], unwrap(network)
     if kind == DETECTOR:
         check_kind(network, "detector")
-    chosen = {} if output is None else {"output": output}
+    chosen = {} if select is None else {"select": select}
     model = shell(reader(text, table, network, where=str(path), **chosen))
     return model.to(next(model.parameters()).device if device is None else torch.device(device))

@@ -115,11 +115,11 @@ def test_what_is_the_same_is_accepted_everywhere(fitted):
 
 def test_another_function_for_the_output_is_refused(fitted, tmp_path):
     network, data, _ = fitted
-    model = quiet_fit(network, data, num_experts=1, output=lambda result: result)
+    model = quiet_fit(network, data, num_experts=1, select=lambda result: result)
     model.save(tmp_path / "m")
-    trustgp.load(tmp_path / "m", network, output=lambda result: result + 0)
+    trustgp.load(tmp_path / "m", network, select=lambda result: result + 0)
     with pytest.raises(trustgp.ArtifactError, match="its outputs are off by"):
-        trustgp.load(tmp_path / "m", network, output=lambda result: result.flip(1))
+        trustgp.load(tmp_path / "m", network, select=lambda result: result.flip(1))
 
 
 def test_layers_that_are_only_printed_otherwise_are_accepted_with_a_warning(fitted):

@@ -49,8 +49,8 @@ def test_probabilities_in_place_of_logits(outputs):
     wrong, kind = nn.Sequential(network, last).eval(), {"likelihood": trustgp.Classification()}
     message = warned(wrong, (x, labels), **kind)["probabilities"]
     assert "logits" in message
-    repair = eval(message.partition("output=")[2].rstrip("."))  # what the message says to pass
-    assert "probabilities" not in warned(wrong, (x, labels), output=repair, **kind)
+    repair = eval(message.partition("select=")[2].rstrip("."))  # what the message says to pass
+    assert "probabilities" not in warned(wrong, (x, labels), select=repair, **kind)
     others = [network, seeded(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, outputs)), 1)]  # not trained
     others += [nn.Sequential(network, nn.LogSoftmax(dim=1))] if outputs > 1 else []
     for one in others:

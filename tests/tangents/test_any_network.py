@@ -259,7 +259,7 @@ def test_a_function_selects_the_output_to_the_bit(tmp_path):
     torch.manual_seed(0)
     network = Wrapped("object").double().eval()
     inputs, select = seeded(30, 1, 3), lambda result: result.logits
-    model = fitted(network, inputs, output=select, checkpoint=tmp_path / "checkpoint")
+    model = fitted(network, inputs, select=select, checkpoint=tmp_path / "checkpoint")
     p = model.predict(inputs)
     with torch.no_grad():
         assert torch.equal(p.mean, select(network(inputs)))
@@ -268,31 +268,31 @@ def test_a_function_selects_the_output_to_the_bit(tmp_path):
     expected = fitted(plain, inputs)
     torch.testing.assert_close(p.variance, expected.predict(inputs).variance, rtol=1e-6, atol=0)
     model.save(tmp_path / "selected")
-    again = trustgp.load(tmp_path / "selected", network, output=select)
+    again = trustgp.load(tmp_path / "selected", network, select=select)
     assert torch.equal(again.predict(inputs).variance, p.variance)
     targets = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     again.update((inputs[:3] + 1, seeded(3, 2)), train=(inputs, targets), progress=False)
-    with pytest.raises(ArtifactError, match="output="):
+    with pytest.raises(ArtifactError, match="select="):
         trustgp.load(tmp_path / "selected", network)
     expected.save(tmp_path / "plain")
-    with pytest.raises(ArtifactError, match="without output="):
-        trustgp.load(tmp_path / "plain", plain, output=select)
-    fitted(network, inputs, output=select, checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(ArtifactError, match="without select="):
+        trustgp.load(tmp_path / "plain", plain, select=select)
+    fitted(network, inputs, select=select, checkpoint=tmp_path / "checkpoint")
     with pytest.raises(ArtifactError, match="output"):
-        fitted(network, inputs, output=lambda result: 2 * select(result), checkpoint=tmp_path / "checkpoint")
+        fitted(network, inputs, select=lambda result: 2 * select(result), checkpoint=tmp_path / "checkpoint")
 
 
 @pytest.mark.parametrize(
     ("kind", "output", "error", "message"),
     [
-        ("tuple", None, ValueError, "output="),  # `logits` of a dict or an object are selected
+        ("tuple", None, ValueError, "select="),  # `logits` of a dict or an object are selected
         ("object", lambda result: [result.logits], ValueError, "must select a tensor"),
         ("object", "logits", TypeError, "a function of what the network returns"),
     ],
 )
 def test_outputs_that_are_not_tensors_are_refused(kind, output, error, message):
     with pytest.raises(error, match=message):
-        fitted(Wrapped(kind).double().eval(), seeded(30, 1, 3), output=output)
+        fitted(Wrapped(kind).double().eval(), seeded(30, 1, 3), select=output)
 
 
 # Half precision.

@@ -90,7 +90,7 @@ def test_regression_and_classification_keep_the_mean_and_do_not_change_the_model
     with torch.no_grad():
         expected = network(**inputs).logits
     validation = {key: value[:30] for key, value in inputs.items()}
-    options = {"output": logits, "tangents": Sketch(64), "witness": None, "progress": False}
+    options = {"select": logits, "tangents": Sketch(64), "witness": None, "progress": False}
     labels = (torch.arange(60) % 2).long()
     for likelihood, targets in (("regression", seeded(60, 2)), ("classification", labels)):
         options |= {"likelihood": likelihood, "validation": (validation, targets[:30])}
@@ -100,6 +100,6 @@ def test_regression_and_classification_keep_the_mean_and_do_not_change_the_model
         assert bool((p.epistemic > 0).all())
         assert p.epistemic.dtype == torch.float32
         model.save(tmp_path / "model.trustgp")
-        again = trustgp.load(tmp_path / "model.trustgp", network, output=logits)
+        again = trustgp.load(tmp_path / "model.trustgp", network, select=logits)
         assert torch.equal(again.predict(inputs).epistemic, p.epistemic)
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())

@@ -38,7 +38,7 @@ PROBED = 4  # inputs on which the network is probed
 
 def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
     """A model of a network whose outputs, or whose targets, have more than two dimensions."""
-    network = with_output(as_network(network, options.likelihood.combined), options.output)
+    network = with_output(as_network(network, options.likelihood.combined), options.select)
     if isinstance(network, NetworkEnsemble):
         raise ValueError("several networks must have outputs [n] or [n, C]; fit one of them.")
     network = network if options.device is None else network.to(options.device)
@@ -57,7 +57,7 @@ def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
     if options.validation is not None:
         given = read_dense_rows(options.validation, "validation", network, options.unpack)
         validation, _ = position_rows(positions, given, **how, most=MAX_HELD_OUT)
-    fixed: dict[str, Any] = {"output": None, "unpack": None, "validation": validation, "groups": groups}
+    fixed: dict[str, Any] = {"select": None, "unpack": None, "validation": validation, "groups": groups}
     fixed["weights"] = train.weights
     if layout.tail is not None:
         names = options.parameters

@@ -62,7 +62,7 @@ class FitOptions:
     tangents: Tangents | None = None
     parameters: Choice = "all"  # that count, where tangents are chosen for the user
     outputs: str = "pseudo"
-    output: Output | None = None
+    select: Output | None = None
     patchwork: Patchwork = field(default_factory=Patchwork)
     division: Division = field(default_factory=Division)
     witness: Witness | None = None

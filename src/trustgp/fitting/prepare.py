@@ -56,7 +56,7 @@ def prepare_network(
     network: nn.Module, rows: Rows, options: FitOptions, tangents: Tangents | None = None
 ) -> Prepared:
     """Probe the network, copy it, and bind its tangents: these, the user's, or such as suit the network."""
-    network, likelihood = with_output(network, options.output), options.likelihood
+    network, likelihood = with_output(network, options.select), options.likelihood
     tangents = tangents or options.tangents
     generator = torch.Generator().manual_seed(options.seed)
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
@@ -67,7 +67,7 @@ def prepare_network(
         raise DenseOutputError(str(error), rows) from None
     num_outputs, stated = as_matrix(probed).shape[1], isinstance(probed, StatedOutputs)
     if stated and not likelihood.uses_stated:
-        raise ValueError(f"{likelihood!r} has no use for variances; output= must select the logits alone.")
+        raise ValueError(f"{likelihood!r} has no use for variances; select= must select the logits alone.")
     likelihood.check(num_outputs, rows.targets, name="train")
     likelihood.warn(num_outputs, rows.targets)
     own = torch.Generator().manual_seed(options.seed)  # the same signs for any number of rows

@@ -70,6 +70,10 @@ class Batch:
         wide = {k: v.float() if v.dtype == torch.bfloat16 else v for k, v in values.items()}  # as NumPy has
         return {name: value.cpu().numpy().copy() for name, value in wide.items()}
 
+    def __dir__(self) -> list[str]:
+        """What a user may ask for: without the constants of the class."""
+        return [name for name in super().__dir__() if not name.isupper()]
+
     def __repr__(self) -> str:
         return text_table(self._title, self[:SHOWN].cpu()._lines(), self._more)
 

@@ -125,5 +125,5 @@ def probability_warning(likelihood: str, signs: str, layer: str, repair: str) ->
     """That a network's outputs look like probabilities."""
     return (
         f"the network's outputs look like probabilities: they {signs}. {likelihood}() needs logits, from "
-        f"before the {layer}; leave that layer out, or pass output=lambda p: {repair}."
+        f"before the {layer}; leave that layer out, or pass select=lambda p: {repair}."
     )

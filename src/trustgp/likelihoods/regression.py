@@ -213,12 +213,12 @@ def _meant(outputs: int, targets: Tensor) -> str:
     if width == 1 and not targets.is_floating_point():
         return ' Class numbers as targets: pass likelihood="classification".'
     if outputs == 2 * width:
-        head = f"output=lambda o: (o[:, :{width}], o[:, {width}:].exp())"
+        head = f"select=lambda o: (o[:, :{width}], o[:, {width}:].exp())"
         return f" Means and logarithms of variances: pass {head}."
     if outputs % width == 0 and outputs // width % 2:
         middle = outputs // width // 2
         where = f"{middle}:{middle + 1}" if width == 1 else f"{middle}::{outputs // width}"
-        return f" Quantiles: select the median, output=lambda o: o[:, {where}]."
+        return f" Quantiles: select the median, select=lambda o: o[:, {where}]."
     return ""
 
 

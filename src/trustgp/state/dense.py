@@ -103,7 +103,7 @@ def save_dense(state: DenseState, path: str | Path) -> None:
 
 
 def read_dense(
-    text: dict[str, Any], table: Any, network: Any, *, where: str, output: Output | None = None
+    text: dict[str, Any], table: Any, network: Any, *, where: str, select: Output | None = None
 ) -> DenseState:
     """The state of what `save_dense` wrote; any other network than the one it was fitted to is refused."""
     own = text["dense"]
@@ -124,7 +124,7 @@ def read_dense(
             "network it was fitted to, or fit again."
         )
     check_mode(network)
-    network = with_output(network, named_output if own.get("named") is True else output)
+    network = with_output(network, named_output if own.get("named") is True else select)
     if tail is not None:
         inner: nn.Module = FlatOutputs(network)
     else:

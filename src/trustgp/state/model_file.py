@@ -82,7 +82,7 @@ def read_model(
     network: Any,
     *,
     where: str,
-    output: Output | None = None,
+    select: Output | None = None,
 ) -> ModelState:
     """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
     the one it was fitted to is refused; `where` names the file in an error."""
@@ -97,7 +97,7 @@ def read_model(
             "network it was fitted to, or fit again."
         )
     check_mode(network)
-    selected = named_output if text.get("named") is True else output
+    selected = named_output if text.get("named") is True else select
     module = with_output(network, selected).requires_grad_(False)
     if not names or not set(names) <= dict(members_of(module)[0].named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
@@ -153,17 +153,17 @@ def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Proven
     return Shape(outputs, tuple(len(mixture.experts) for mixture in mixtures))
 
 
-def check_output(picked: Any, output: Output | None, where: str) -> None:
+def check_output(picked: Any, select: Output | None, where: str) -> None:
     """A model that was fitted with a function for its output needs one, another must not have one."""
     if not isinstance(picked, bool):
         raise ArtifactError(f"{where}: its description does not fit together.")
-    if picked and output is None:
+    if picked and select is None:
         raise ArtifactError(
-            f"{where}: was fitted with output=, a function that picks the network's output; a file does not "
-            "hold functions. Pass the same one: trustgp.load(path, network, output=...)."
+            f"{where}: was fitted with select=, a function of what the network returns; a file holds no "
+            "functions. Pass the same one: trustgp.load(path, network, select=...)."
         )
-    if output is not None and not picked:
-        raise ArtifactError(f"{where}: was fitted without output=; load it without.")
+    if select is not None and not picked:
+        raise ArtifactError(f"{where}: was fitted without select=; load it without.")
 
 
 def model_text(state: ModelState) -> dict[str, Any]:

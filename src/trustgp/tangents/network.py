@@ -126,7 +126,7 @@ class TangentNetwork:
         """The logarithm of the stated variances, float64 [n, C]."""
         stated = log_variance(call(self.module, copied(to_device(inputs, self.device))))
         if stated is None:
-            raise ValueError("the network states no variance; output= selected (mean, variance) in the fit.")
+            raise ValueError("the network states no variance; select= selected (mean, variance) in the fit.")
         return stated
 
     def float32_matrix(self, inputs: Inputs) -> Tensor:
@@ -279,10 +279,10 @@ def as_matrix(outputs: Any) -> Tensor:
     outputs = mean_of(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        advice = "pass output=, a function that selects it from what the network returns, or a pair of such"
+        advice = "pass select=, a function that selects it from what the network returns, or a pair of such"
         what = f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}"
         pair = "(o.mean, o.variance)" if hasattr(outputs, "variance") else "(o[0], o[1])"
-        raise ValueError(f"{what} for a mean and its variance: output=lambda o: {pair}.")
+        raise ValueError(f"{what} for a mean and its variance: select=lambda o: {pair}.")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 

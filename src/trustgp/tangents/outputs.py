@@ -46,10 +46,10 @@ class OutputSelector:
             return selected
         pair = tuple(selected) if isinstance(selected, (tuple, list)) else ()
         if len(pair) != 2 or not all(isinstance(one, Tensor) for one in pair):
-            what = f"output= gave a {type(selected).__name__}; it must select a tensor of shape [n] or [n, C]"
+            what = f"select= gave a {type(selected).__name__}; it must select a tensor of shape [n] or [n, C]"
             raise OutputError(f"{what}, or a pair of them: a mean and its variance.")
         if pair[0].shape != pair[1].shape:
-            raise OutputError(f"output= gave a mean and variance of shapes {_shapes(pair)}; they must agree.")
+            raise OutputError(f"select= gave a mean and variance of shapes {_shapes(pair)}; they must agree.")
         return StatedOutputs(*pair)
 
     def __deepcopy__(self, memo: dict) -> OutputSelector:
@@ -59,7 +59,7 @@ class OutputSelector:
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
     """A copy of the network, or of several, that returns `output(network(...))`; None: its own output."""
     if output is not None and not callable(output):
-        raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
+        raise TypeError(f"select is a {type(output).__name__}; pass a function of what the network returns.")
     network = clone_module(network)
     if output is not None:
         for member in dict.fromkeys(members_of(network)):  # one may be given twice
@@ -166,7 +166,7 @@ def check_variance(outputs: Any) -> Any:
         if len(wrong):
             what = f"{len(wrong)} of {variance.numel()} variances that are not, such as {float(wrong[0]):.3g}"
             advice = "exp(o) of a head for the logarithm, or softplus(o) + 1e-6"
-            raise OutputError(f"variances must be positive and finite; output= gave {what}. Select {advice}.")
+            raise OutputError(f"variances must be positive and finite; select= gave {what}. Select {advice}.")
     return outputs
 
 

@@ -131,7 +131,7 @@ def find_layout(outputs: Tensor, layers: LastLayers, targets: Tensor, *, classes
             raise ValueError(
                 f"the network returned {list(outputs.shape)} and labels are {list(targets.shape)}; one class "
                 "number for each position is needed: [n, K, H, W] and [n, H, W], or [n, T, K] and [n, T]. "
-                "Logits of another size: output=lambda r: F.interpolate(r.logits, size=(H, W))."
+                "Logits of another size: select=lambda r: F.interpolate(r.logits, size=(H, W))."
             )
         return ChannelLayout(axes[0])
     if [size for size in shape if size > 1] != [size for size in wanted if size > 1]:
