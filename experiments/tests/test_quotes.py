@@ -14,6 +14,7 @@ from trustgp_experiments.core.storage import read_numbers
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes import published
 from trustgp_experiments.report.quotes.blocks import BLOCKS, table
+from trustgp_experiments.report.quotes.comparisons import StoredCase
 from trustgp_experiments.report.quotes.pages import BLOCK, pages, rewritten
 from trustgp_experiments.report.quotes.sentences import cifar
 from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
