@@ -90,9 +90,7 @@ class Calibration:
 
     def nearness(self, measures: Tensor) -> tuple[Tensor, Tensor]:
         """u and D of n rows with novelty measures [n, K], each [n]."""
-        if (shares := vars(self).get("_shares")) is None:
-            shares = vars(self)["_shares"] = TailShares(self.tails)
-        exponent = shares(measures)
+        exponent = TailShares(self.tails)(measures)
         return torch.sigmoid(LOG_ODDS - exponent.clamp_max(MAX_EXPONENT)), exponent
 
     def scale(self, raw: Any, variance: Tensor, nearness: Tensor) -> Tensor:

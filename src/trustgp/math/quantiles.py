@@ -110,8 +110,6 @@ class TailShares:
 
     def __call__(self, measures: Tensor) -> Tensor:
         """Of rows with these measures [n, K], shape [n]."""
-        if (scaled := vars(self).get("_scaled")) is None:  # slopes and heights over the number of measures
-            scaled = vars(self)["_scaled"] = *self.table[:1], *(self.table[1:] / self.table.shape[1])
-        quantiles, slopes, heights = scaled
+        quantiles, slopes, heights = self.table
         steps = ((measures[:, :, None] - quantiles) * slopes).clamp_min(0.0)
-        return torch.minimum(steps, heights).sum(dim=(1, 2))
+        return torch.minimum(steps, heights).sum(dim=2).mean(dim=1)
