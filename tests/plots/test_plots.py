@@ -88,7 +88,7 @@ def test_the_calibration_curve_is_the_average_or_one_output(axes, evaluation):
     levels = evaluation.levels.numpy()
     np.testing.assert_array_equal(drawn["all"], np.stack([levels, evaluation.observed.mean(1)], 1))
     np.testing.assert_array_equal(drawn["knee"], np.stack([levels, evaluation.observed[:, 1]], 1))
-    assert [line.get_label() for line in axes.lines].count("honest") == 1
+    assert [line.get_label() for line in axes.lines].count("ideal") == 1
 
 
 def test_sparsification_shows_the_oracle_below_and_random_order_level(axes, evaluation):

@@ -32,7 +32,7 @@ class RegressionScores:
     aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest there is
     coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
     sharpness: float = score_field("width of that interval", "low")
-    # Mean absolute difference of the coverage curve from what was promised.
+    # Mean absolute difference of the coverage curve from the nominal coverage.
     calibration_error: float = score_field("calibration error", "0", share=True)
     # Separation of foreign rows from these by std, and by novelty: None where the method has none, and for a
     # single output, since novelty belongs to the row.
@@ -62,7 +62,7 @@ class Evaluation(RowReport, RegressionScores):
     shown = ("nll", "rmse", "coverage")
     curve_fields: ClassVar = {"coverage_curve": {n: n for n in ("levels", "observed")}, "risk_curve": RISK}
 
-    levels: Tensor  # promised coverage [100]
+    levels: Tensor  # nominal coverage [100]
     observed: Tensor  # observed coverage [100, C]
 
     @classmethod

@@ -34,7 +34,7 @@ def squared_error(mean: Tensor, target: Tensor) -> Tensor:
 
 
 def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> Tensor:
-    """Share of targets inside the interval of `level`, in (0, 1); an honest error bar gives `level`."""
+    """Share of targets inside the interval of `level`, in (0, 1); ideally `level`."""
     lower, upper = prediction.interval(level)
     same_shape(prediction=lower, target=target)
     return ((lower <= target) & (target <= upper)).double().mean()
@@ -70,7 +70,7 @@ def coverage_curve(
 
 
 def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
-    """Mean absolute gap of observed and promised coverage (`coverage_curve`), [] or [C]; 0 is honest."""
+    """Mean absolute gap of observed and nominal coverage (`coverage_curve`), [] or [C]; ideally 0."""
     if levels.ndim != 1 or observed.ndim not in (1, 2) or len(levels) != len(observed):
         shapes = f"levels {tuple(levels.shape)} and observed {tuple(observed.shape)}"
         raise ValueError(f"{shapes}; [L] and [L] or [L, C] are needed.")

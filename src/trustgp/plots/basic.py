@@ -75,4 +75,4 @@ def draw_histograms(
     for (name, sample), colour in zip(values.items(), colours, strict=False):
         inside, share = np.clip(sample, edges[0], edges[-1]), np.full(len(sample), 1.0 / len(sample))
         axes.hist(inside, edges, weights=share, color=colour, alpha=0.65, label=name)
-    axes.set_xscale("log")
+    axes.set_xscale("log", subs=[1.2, 1.5, 2, 3, 5, 7])  # ticks that have room for their labels

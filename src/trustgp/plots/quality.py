@@ -22,20 +22,20 @@ MAX_DOTS = 300  # predictions in a panel
 def draw_calibration(
     axes: Any, evaluation: Evaluation, *, output: str | None = None, colour: str = BLUE, label: str = ""
 ) -> None:
-    """Observed against promised coverage; on the diagonal the error bar is honest, below it too small.
+    """Observed against nominal coverage; below the diagonal the error bar is too small.
 
     Several methods may be drawn on the same axes, one call each. Without an output it is the average, with
     thin lines for the outputs.
     """
     levels, curve = map(numbers, (evaluation.levels, _of_output(evaluation, evaluation.observed, output)))
     if not axes.lines:
-        axes.plot([0, 1], [0, 1], color=INK, label="honest", **DASHED)
+        axes.plot([0, 1], [0, 1], color=INK, label="ideal", **DASHED)
     if output is None and len(evaluation.outputs) > 1:
         axes.plot(levels, numbers(evaluation.observed), color=colour, linewidth=0.7, alpha=0.35)
     axes.fill_between(levels, levels, curve, color=colour, alpha=0.15, linewidth=0)
     axes.plot(levels, curve, color=colour, linewidth=1.8, label=label or None)
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set(xlabel="promised: level of the interval", ylabel="observed: share inside")
+    axes.set(xlabel="nominal coverage", ylabel="observed coverage")
 
 
 def draw_sparsification(
