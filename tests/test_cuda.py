@@ -7,6 +7,7 @@ from torch import nn
 
 import trustgp
 from trustgp.data.quantities import parse_bytes
+from trustgp.tangents.chain import product_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -115,3 +116,21 @@ def test_a_traced_graph_gives_the_same_on_cuda(outputs, tangents, witness):
     result, expected = traced(model, here)(here), model.predict(here)
     torch.testing.assert_close(result["mean"], expected.mean)
     torch.testing.assert_close(result["variance"], expected.variance, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("mixed", "dtype"), [(1, torch.float64), (3, torch.float32), (8, torch.float64)])
+def test_sums_of_products_in_one_kernel_are_those_of_plain_indexing(mixed, dtype):
+    sums = product_kernel(dtype, torch.device("cuda", 0))
+    assert sums is not None, "Triton comes with torch for CUDA"
+    generator = torch.Generator().manual_seed(0)
+    for n, lines, dim in ((1, 1, 1), (5, 3, 200), (130, 16, 512)):
+        given = torch.randn(n, 40, generator=generator, dtype=torch.float64)
+        back = torch.randn(mixed, n, 30, generator=generator, dtype=torch.float64)
+        right = torch.randint(40, (lines, dim), generator=generator)
+        left = torch.randint(30, (lines, dim), generator=generator)
+        signs = torch.randint(-1, 2, (lines, dim), generator=generator).double()
+        expected = (signs * given[:, right] * back[:, :, left]).sum(dim=2).transpose(0, 1)
+        tables = (right.int().cuda(), left.int().cuda(), signs.to("cuda", dtype))
+        made = sums(given.to("cuda", dtype), back.to("cuda", dtype), *tables)
+        close = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(made.cpu().double(), expected, **close)

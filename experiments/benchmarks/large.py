@@ -113,7 +113,7 @@ def large_network(name: str, options: Namespace) -> Figures:
     network = hugging_face(name, options.small).to(device)
     inputs, labels = rows_of(name, options.rows, options.small)
     asked: dict[str, Any] = {"likelihood": trustgp.Classification(), "outputs": "pseudo", "progress": False}
-    asked["output"] = lambda result: result.logits
+    asked["select"] = lambda result: result.logits
 
     @torch.no_grad()
     def forward() -> None:

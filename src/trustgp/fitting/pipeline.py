@@ -68,6 +68,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         device_rows = rows.to_device(device) if nearby(executor) is executor else rows
         require_finite_rows(device_rows, "train")
         ready = prepare_network(network, device_rows, options)
+        prints = _fingerprints(background, ready.network.module)
         context = FitContext(device, options.seed, executor, report)
         data = split_rows(ready, device_rows, context)
         ready, num_experts, rank = plan_for_budget(network, device_rows, ready, data)
@@ -75,7 +76,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         executor, plan = choose_plan(ready, data, num_experts, rank)
         log_plan(report, plan, ready, len(data.rows))
         host_data = data.rebind(rows)  # as the user passed them
-        prints = _fingerprints(background, ready.network.module, host_data)
+        prints["data"] = background.submit(rows_fingerprint, host_data.rows, host_data.groups)
         probes = Probes.of(ready.network, host_data.rows)
         store = _open_checkpoint(prints, plan, ready, probes)
         fit = Fit(ready, data, plan, replace(context, executor=executor, store=store))
@@ -103,11 +104,12 @@ def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Row
     return network, weighted(read_rows(train, **how, network=network), options.weights)
 
 
-def _fingerprints(pool: Executor, module: nn.Module, data: FitRows) -> dict[str, Future[Any]]:
-    """Of network, rows and weights; they may take seconds."""
-    network, weights = pool.submit(network_fingerprint, module), pool.submit(weights_fingerprints, module)
-    rows = pool.submit(rows_fingerprint, data.rows, data.groups)
-    return {"network": network, "weights": weights, "data": rows}
+def _fingerprints(pool: Executor, module: nn.Module) -> dict[str, Future[Any]]:
+    """Of network and weights; they may take seconds."""
+    return {
+        "network": pool.submit(network_fingerprint, module),
+        "weights": pool.submit(weights_fingerprints, module),
+    }
 
 
 def _completed(

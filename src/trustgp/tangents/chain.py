@@ -6,8 +6,10 @@ For few rows of a small network most of the time is the overhead of hooks and au
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from .network import TangentNetwork
 from .projections import Projections
 
+LOGGER = logging.getLogger("trustgp")
 aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
 Table = tuple[Tensor, Tensor]
@@ -100,6 +103,25 @@ class LayerChain:
             else:
                 signal = BACKWARD[type(one)](one, signal, values[place], values[place + 1])
         return values, signals
+
+
+@cache
+def product_kernel(dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor] | None:
+    """`product_sums`; None where Triton or a compiler is missing."""
+    try:
+        from .product_sums import product_sums
+
+        table, one = (
+            torch.zeros(1, 1, dtype=torch.int32, device=device),
+            torch.ones(1, 1, device=device).to(dtype),
+        )
+        product_sums(one, one[None], table, table, one)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a compiler raises
+        LOGGER.info("sums of products take several kernels, since Triton is not to be had: %s", error)
+        return None
+    return product_sums
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
@@ -195,6 +217,8 @@ class ChainRows:
             back += [part.expand(-1, n, -1) for part in parts] if place in self.constant else parts
         if type(inputs) is not Tensor:  # onnxruntime selects columns number by number
             return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)), outputs
+        if inputs.is_cuda and (kernel := product_kernel(inputs.dtype, inputs.device)) is not None:
+            return kernel(torch.cat(given, dim=1), torch.cat(back, dim=2), *self.tables), outputs
         most = CACHED_NUMBERS["cpu" if inputs.device.type == "cpu" else "cuda"]
         size = max(1, most // (len(back[0]) * self.left.shape[0]))
         if n <= size:
@@ -206,7 +230,7 @@ class ChainRows:
     def _products(self, given: Parts, back: Parts) -> Tensor:
         """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
         signals = torch.cat(back, dim=2)
-        if signals.is_cuda:  # an embedding bag is faster on a CPU; elsewhere it was not measured
+        if signals.is_cuda:  # an embedding bag is faster on a CPU
             return self._traced_products(torch.cat(given, dim=1), signals).mT
         mixed, n, numbers = signals.shape
         left, starts = self.indices(n, numbers)
@@ -216,6 +240,14 @@ class ChainRows:
         table, weights = signals.permute(1, 2, 0).contiguous().view(-1, mixed), entries.flatten()
         options: Any = {"mode": 0, "per_sample_weights": weights, "include_last_offset": True}
         return torch.embedding_bag(table, left, starts, **options)[0].view(n, self.width, mixed)
+
+    @cached_property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Columns of the inputs, and of the signals, and signs of their products, [L, D] each."""
+        signs = self.one[0].expand(self.left.shape) if self.signs is None else self.signs
+        by_line = (table.view(self.width, self.lines).T for table in (self.right, self.left, signs))
+        right, left, signs = (table.contiguous() for table in by_line)
+        return right.int(), left.int(), signs
 
     def indices(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
         """For n rows of so many numbers, which of these the products have [n * D * L], and where in the
