@@ -86,8 +86,13 @@ def test_no_module_imports_itself_by_way_of_others():
 
 def test_an_import_inside_a_function_is_of_an_optional_package_or_the_command_line():
     late = [f"{name} imports {target}" for name in MODULES for target, inside in imports(name) if inside]
-    command_line = ("trustgp.cli ", "trustgp_experiments.commands ")
-    assert [one for one in late if not one.startswith(command_line)] == []
+    # Triton, which the kernel needs where it is defined, comes with torch for CUDA alone
+    allowed = (
+        "trustgp.cli ",
+        "trustgp_experiments.commands ",
+        "trustgp.tangents.chain imports trustgp.tangents.product_sums",
+    )
+    assert [one for one in late if not one.startswith(allowed)] == []
 
 
 def test_nothing_in_the_library_names_the_experiments():
