@@ -199,7 +199,10 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows are split off; vmap takes some operations row by row
         if options.images is None:
-            figures = {name: large_network(name, options) for name in options.network}
+            figures = {}
+            for name in options.network:
+                figures[name] = large_network(name, options)
+                print(name, figures[name], flush=True)
         else:
             figures = {"images": streamed(options)}
     device = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "cpu"

@@ -183,8 +183,12 @@ def test_parts_of_other_processes_are_kept_and_are_those_of_this_one(tmp_path):
     assert first != second
     assert files == {file.name: file.stat().st_mtime_ns for file in (setting.out / "parts").glob("*.json")}
     assert first == keep_part(Setting(tmp_path / "one", quick=True), drawn, ("toy",), 0)
+    others = [(drawn, ("toy",), seed) for seed in (2, 3)]
     with pytest.raises(KeyError, match="nothing"):
-        run_parallel(setting, keep_part, [(drawn, ("nothing",), 0), (drawn, ("nothing",), 1)])
+        run_parallel(setting, keep_part, [(drawn, ("nothing",), 0), (drawn, ("nothing",), 1), *others])
+    assert len(list((setting.out / "parts").glob("*.json"))) == 4, (
+        "a part that fails does not stop the others"
+    )
 
 
 def test_with_one_job_nothing_is_done_in_other_processes(tmp_path):

@@ -119,8 +119,8 @@ def is_infinite(values: Iterable[Any]) -> bool:
 def run_parallel(setting: Setting, part: Part, tasks: Sequence[tuple]) -> None:
     """Compute parts of a study in `setting.jobs` processes; `Setting.once` keeps them in its folder.
 
-    A part is a function of a module, called as `part(setting, *task)`. With one job nothing is done: the
-    study then computes each part when it needs it.
+    A part is a function of a module, called as `part(setting, *task)`. A part that fails does not stop the
+    others. With one job nothing is done: the study then computes each part when it needs it.
     """
     jobs = min(setting.jobs, len(tasks))
     if jobs <= 1:
@@ -129,8 +129,10 @@ def run_parallel(setting: Setting, part: Part, tasks: Sequence[tuple]) -> None:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(_run, part, plain, task) for task in tasks]
         with reporting(enabled=not setting.console.quiet) as report:
-            for future in report.track(as_completed(futures), stage=setting.out.name, total=len(futures)):
-                future.result()
+            finished = report.track(as_completed(futures), stage=setting.out.name, total=len(futures))
+            errors = [error for future in finished if (error := future.exception()) is not None]
+    if errors:  # after the others: their parts are kept
+        raise errors[0]
 
 
 def _run(part: Part, plain: dict[str, Any], task: tuple) -> None:

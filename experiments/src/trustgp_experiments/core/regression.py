@@ -148,6 +148,8 @@ def score_methods(
         try:
             for fitted in fit_methods(bundle, [name]):
                 scores[name] = score_method(fitted, tests, bundle.device, bundle.validation[0])
+            if bundle.device.startswith("cuda"):  # other processes may share the GPU
+                torch.cuda.empty_cache()
         except (ValueError, ArithmeticError, ImportError, RuntimeError) as error:  # LinAlgError, no memory
             failed[name] = str(error)
     return scores, failed
