@@ -6,8 +6,10 @@ from trustgp_experiments.core.toy import NUM_EXPERTS, toy_data
 def test_patchwork_makes_jumps_smaller_and_the_band_is_wider_where_there_are_no_rows(small_run):
     result = small_run("toy")[1]
     for seed in result.numbers["seeds"]:
-        for key in ("mean_jump", "largest_jump"):
-            assert all(1 <= seed[name][key] < seed["independent"][key] for name in ("patchwork", "default"))
+        jumps = {
+            name: numbers["mean_jump"] for name, numbers in seed.items()
+        }  # the largest is that of one row
+        assert all(1 <= jumps[name] < jumps["independent"] for name in ("patchwork", "default"))
         for numbers in (seed[name] for name in ("independent", "patchwork")):
             assert min(numbers[f"{end}_std"] for end in ("gap", "left", "right")) > 2 * numbers["rows_std"]
         (count,) = {numbers["borders"] for numbers in seed.values()}  # all variants have the same division

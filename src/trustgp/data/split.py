@@ -137,5 +137,6 @@ def _keys(rows: Rows, index: Tensor) -> Tensor:
         line = line.reshape(len(line), -1)
         start = max(0, (line.shape[1] - COMPARED_NUMBERS) // 2)
         numbers = line[:, start : start + COMPARED_NUMBERS][index.to(line.device)].cpu()
-        parts.append(numbers.double().view(torch.int64) if numbers.is_floating_point() else numbers.long())
+        bits = numbers.double().view(torch.int64) if numbers.is_floating_point() else numbers.long()
+        parts.append(bits ^ (bits >> 32))  # of whole numbers the lower half is 0, of which hashes take most
     return torch.cat(parts, dim=1)
