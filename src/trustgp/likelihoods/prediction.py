@@ -156,10 +156,10 @@ class Prediction(Batch):
     def score(self) -> Tensor:
         """The novelty score, higher for out-of-distribution rows, shape [n].
 
-        In regression minus the logarithm of the share of held-out rows that are more novel: the mean over
-        two measures, the novelty of the witness and the distance to the nearest rows, or, without a witness,
-        share of the prior and variance. In classification the larger of the latent variance of the logits
-        and its share of the prior variance, each over its median on held-out rows.
+        Minus the logarithm of the share of held-out rows that are more novel, the mean over some measures:
+        in regression the novelty of the witness and the distance to the nearest rows, or, without a witness,
+        share of the prior and variance; in classification the latent variance of the logits or its share of
+        the prior, the distance of hidden vectors to kept training rows, and the entropy.
         """
         return self.novelty if self._score is None else self._score
 

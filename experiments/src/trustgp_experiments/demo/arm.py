@@ -28,7 +28,6 @@ LABELS = {
     "shifted": "elsewhere, as slow",
     "fast": "elsewhere, and faster",
 }
-Z95 = 1.959964
 
 Predictions = dict[str, dict[str, Prediction]]  # by method, then by motion
 Scores = dict[str, Any]  # numbers, or None, in units of the training torques' standard deviation, by measure
@@ -117,17 +116,22 @@ def arm_data(size: ArmSize, *, seed: int) -> ArmData:
 
 def _score(prediction: Prediction, same: Prediction, targets: Tensor) -> Scores:
     """One method's errors and error bars on one motion, and how well they distinguish it from "same"."""
-    pairs = (same.std.mean(1), prediction.std.mean(1)), (same.novelty, prediction.novelty)
-    areas = [None if prediction is same else float(metrics.auroc(*pair)) for pair in pairs]
+    scores, judged = (same.score, prediction.score), len(same.score.unique()) > 1
     return {
         "nll": float(-prediction.log_prob(targets).mean()),
         "rmse": float(metrics.squared_error(prediction.mean, targets).mean().sqrt()),
         "coverage": float(metrics.coverage(prediction, targets)),
-        "std": float(prediction.std.mean()),
-        "novelty": float(prediction.novelty.mean()),
-        "auroc_std": areas[0],
-        "auroc_novelty": areas[1],
+        "half_width": float(half_width(prediction).mean()),
+        "novel": float(prediction.is_novel.double().mean()) if judged else None,
+        "auroc": float(metrics.auroc(*scores)) if judged and prediction is not same else None,
     }
+
+
+def half_width(prediction: Prediction) -> Tensor:
+    """Of the 95 % interval, in the shape of the mean; far from the data it says more than the std, as tails
+    are heavy there."""
+    lower, upper = prediction.interval(0.95)
+    return (upper - lower) / 2
 
 
 def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
@@ -151,7 +155,7 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         times = start + torch.arange(len(targets)) / 100.0
         ours, constant = arm.films["trustgp"][motion], arm.films["constant noise"][motion]
         mean = scaling.restore_targets(ours.mean)[:, JOINT]
-        band, narrow = (Z95 * scale * prediction.std[:, JOINT] for prediction in (ours, constant))
+        band, narrow = (scale * half_width(prediction)[:, JOINT] for prediction in (ours, constant))
         first = number == 0
         labels = {"label": "95 % of trustgp", "line": "network"} if first else {}
         plots.draw_band(axes, times, mean, band, **labels)

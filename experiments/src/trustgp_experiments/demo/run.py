@@ -124,8 +124,8 @@ def _draw_deviations(axes: Any, toy: Toy) -> None:
 TOY_COLUMNS = {"borders": Column("borders", 0), "mean_jump": Column("mean ratio", 2)}
 TOY_COLUMNS |= {"largest_jump": Column("largest ratio", 2)}
 ARM_COLUMNS = {"nll": Column("NLL", 2), "rmse": Column("RMSE"), "coverage": Column("in 95 %", 1, unit="%")}
-ARM_COLUMNS |= {"std": Column("std"), "novelty": Column("novelty")}
-ARM_COLUMNS |= {"auroc_std": Column("AUROC std"), "auroc_novelty": Column("AUROC nov.")}
+ARM_COLUMNS |= {"half_width": Column("95 %: ±"), "novel": Column("called novel", 1, unit="%")}
+ARM_COLUMNS |= {"auroc": Column("AUROC of novelty")}
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
@@ -165,14 +165,11 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     columns = [Column.text("error bar"), *ARM_COLUMNS.values()]
     console.print("Arm: errors and error bars of 7 torques, in training units")
     for motion, words in LABELS.items():
-        scores = {
-            name: {**by[motion], "coverage": 100 * by[motion]["coverage"]} for name, by in arm.scores.items()
-        }
-        rows = [[name, *(one[key] for key in ARM_COLUMNS)] for name, one in scores.items()]
+        rows = [[name, *_cells(by[motion])] for name, by in arm.scores.items()]
         console.print(as_rich(Table(words.capitalize(), columns, rows)))
     figures, ours = arm.figures, arm.scores["trustgp"]
-    error, bar = (ours["fast"][measure] / ours["same"][measure] for measure in ("rmse", "std"))
-    growth = f"the error grows {error:.0f}-fold, the error bar of trustgp {bar:.0f}-fold"
+    error, bar = (ours["fast"][measure] / ours["same"][measure] for measure in ("rmse", "half_width"))
+    growth = f"the error grows {error:.0f}-fold, the interval of trustgp {bar:.0f}-fold"
     console.print(f"From known motions to faster ones elsewhere {growth}.")
     console.print(
         f"{figures['train_rows']} training rows, {figures['parameters']} parameters, {figures['experts']} "
@@ -181,3 +178,9 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     )
     console.print(f"Figure: {out / 'arm.png'}\n", soft_wrap=True)
     return {**figures, "scores": arm.scores}
+
+
+def _cells(scores: dict[str, Any]) -> list[Any]:
+    """Scores in the order of the columns; shares in percent."""
+    values = [(scores[key], 100 if column.unit == "%" else 1) for key, column in ARM_COLUMNS.items()]
+    return [None if value is None else factor * value for value, factor in values]
