@@ -124,7 +124,7 @@ def _draw_deviations(axes: Any, toy: Toy) -> None:
 TOY_COLUMNS = {"borders": Column("borders", 0), "mean_jump": Column("mean ratio", 2)}
 TOY_COLUMNS |= {"largest_jump": Column("largest ratio", 2)}
 ARM_COLUMNS = {"nll": Column("NLL", 2), "rmse": Column("RMSE"), "coverage": Column("in 95 %", 1, unit="%")}
-ARM_COLUMNS |= {"half_width": Column("95 %: ±"), "novel": Column("called novel", 1, unit="%")}
+ARM_COLUMNS |= {"half_width": Column("± of it"), "novel": Column("called novel", 1, unit="%")}
 ARM_COLUMNS |= {"auroc": Column("AUROC of novelty")}
 
 
@@ -163,7 +163,10 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
         arm = run_arm(size=QUICK if quick else FULL, seed=seed, progress=True)
     draw_arm(arm, out / "arm.png")
     columns = [Column.text("error bar"), *ARM_COLUMNS.values()]
-    console.print("Arm: errors and error bars of 7 torques, in training units")
+    console.print("Arm: errors and error bars of 7 torques, in deviations of the training torques.")
+    console.print(
+        "In 95 %: targets inside the 95 % interval; ±: half its width; novel: by default 1 % of known rows."
+    )
     for motion, words in LABELS.items():
         rows = [[name, *_cells(by[motion])] for name, by in arm.scores.items()]
         console.print(as_rich(Table(words.capitalize(), columns, rows)))
