@@ -266,7 +266,7 @@ def commit() -> str | None:
         # an installed copy may be inside another project's checkout, which does not track our files
         git("ls-files", "--error-unmatch", "__init__.py")
         changed = git("status", "--porcelain", ".", str(LIBRARY))
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return os.environ.get(COMMIT_VARIABLE)
 
