@@ -25,8 +25,8 @@ def outside(location: str, *, branch: bool = False):
     def change(model: onnx.ModelProto) -> None:
         tensor = model.graph.initializer[0]
         if branch:
-            scan = next(node for node in model.graph.node if node.op_type == "Scan")
-            body = next(a.g for a in scan.attribute if a.name == "body")
+            loop = next(node for node in model.graph.node if node.op_type == "Loop")
+            body = next(a.g for a in loop.attribute if a.name == "body")
             body.initializer.append(tensor)
             tensor = body.initializer[0]
         tensor.data_location = onnx.TensorProto.EXTERNAL

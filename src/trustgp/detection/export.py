@@ -183,7 +183,7 @@ class DetectorGraph(nn.Module):
         for own in state.detections.gaussians:
             experts = [ClassExpert(own, label).to(place) for label in range(len(own.centre))]
             stacked = StackedExperts(own, slice(None)).to(place)
-            self.by_class.append(stacked if plain else Chosen(experts, [experts[0].centre]))
+            self.by_class.append(stacked if plain else Chosen(experts, [experts[0].centre[None]]))
         for own in state.pictures.gaussians:
             self.by_picture.append(ClassExpert(own, 0).to(place))
 
@@ -243,8 +243,8 @@ class ClassExpert(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor]:
         """u, [...]."""
-        white = (features - self.centre)[..., None, :] @ self.root  # [..., 1, d]
-        return ((white * white).sum(dim=(-2, -1)),)
+        white = (features - self.centre) @ self.root
+        return ((white * white).sum(dim=-1),)
 
 
 class StackedExperts(ClassExpert):

@@ -1,7 +1,7 @@
 """Gate, experts and witness as modules of plain tensor operations.
 
-A posterior predicts one row, or n rows with an expert each: [...] is empty or n. A row of zeros without
-weight, or a direction of zeros, adds nothing.
+An expert predicts k rows, or n times k rows with buffers of their own: [...] is empty or n. A row of zeros
+without weight, or a direction of zeros, adds nothing.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ class Stacked(nn.Module):
     def forward(self, labels: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
         """The predictions of the experts `labels` [n]."""
         tables = {name: self.get_buffer(name)[labels] for name, _ in self.expert.named_buffers()}
-        return functional_call(self.expert, tables, vectors)
+        answers = functional_call(self.expert, tables, tuple(vector[:, None] for vector in vectors))
+        return tuple(answer.squeeze(1) for answer in answers)
 
 
 class Chosen(nn.Module):
     """A module of labels [n] and tensors of the rows, [n, ...] each: the prediction of expert `labels[i]` for
     row i.
 
-    An expert takes tensors of one row, as in `example`, and returns a tuple of numbers [] or vectors. Experts
-    differ only in their buffers, whose sizes do not affect those of the results. If buffers and tensors have
-    a batch dimension, with an expert for each row, so have the results.
+    An expert takes tensors of its k rows and returns a tuple of tensors, [k, ...] each. Experts differ only
+    in their buffers, whose sizes do not affect those of the results; no operation depends on k. With a batch
+    dimension of buffers and tensors, the results have it, too.
 
-    The operation `trustgp::choose` is one node of a traced graph: where a file format can branch, only the
-    chosen expert's numbers are read, and they are stored without padding, so the cost does not depend on the
-    number of experts.
+    The operation `trustgp::choose` is one node of a traced graph: where a file format can branch, an expert
+    predicts all its rows by one product, only the chosen experts' numbers are read, and they are stored
+    without padding, so the cost does not depend on the number of experts.
     """
 
     def __init__(self, experts: Sequence[nn.Module], example: Sequence[Tensor]) -> None:
         super().__init__()
         self.experts = nn.ModuleList(experts)
-        self.example = [vector.clone() for vector in example]
-        self.kinds = [(tuple(value.shape), value.dtype) for value in self.experts[0](*self.example)]
+        self.example = [vector[:1].repeat(2, *[1] * (vector.ndim - 1)) for vector in example]  # two rows
+        self.kinds = [(tuple(value.shape[1:]), value.dtype) for value in self.experts[0](*self.example)]
         self.key = next(_KEYS)
         CHOICES[self.key] = self
 
@@ -82,9 +83,13 @@ CHOOSE = "(Tensor labels, Tensor[] vectors, SymInt key) -> Tensor[]"
 @torch.library.custom_op("trustgp::choose", mutates_args=(), schema=CHOOSE)
 def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
     """The predictions of `Chosen` number `key`."""
-    chosen = (CHOICES[key].experts[label] for label in labels.tolist())
-    rows = [expert(*(vector[i] for vector in vectors)) for i, expert in enumerate(chosen)]
-    return [torch.stack(values) for values in zip(*rows, strict=True)]
+    choice, n = CHOICES[key], len(labels)
+    answers = [vectors[0].new_empty(n, *shape, dtype=dtype) for shape, dtype in choice.kinds]
+    for label in labels.unique().tolist():
+        own = labels == label
+        for answer, found in zip(answers, choice.experts[label](*(v[own] for v in vectors)), strict=True):
+            answer[own] = found
+    return answers
 
 
 @choose.register_fake
@@ -95,8 +100,8 @@ def _(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
 class RowExpert(nn.Module):
     """A posterior that holds rows; see `posteriors.GramPosterior`."""
 
-    whitening: Tensor  # L^-1 [..., m, m]
-    weights: Tensor  # [..., B, m]
+    whitening: Tensor  # L^-T [..., m, m]
+    weights: Tensor  # [..., m, B]
 
     def __init__(self, posterior: Any) -> None:
         super().__init__()
@@ -104,19 +109,19 @@ class RowExpert(nn.Module):
         self.pairs = sum(name.startswith("activations") for name in features)
         self.names = [f"features_{i}" for i in range(len(features))]
         for name, value in zip(self.names, features.values(), strict=True):
-            self.register_buffer(name, value.contiguous())
-        self.register_buffer("whitening", posterior.whitening())
-        self.register_buffer("weights", posterior.weights.T.contiguous())
+            self.register_buffer(name, value.T.contiguous())  # transposed: a graph need not do it
+        self.register_buffer("whitening", posterior.whitening().T.contiguous())
+        self.register_buffer("weights", posterior.weights.contiguous())
 
-    def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """The reduction of the prior variance, :math:`|W k(x)|^2` [...], and the mean [..., B]."""
-        named = zip(self.names, vectors, strict=True)  # columns [..., d, 1]
-        shares = [getattr(self, name).double() @ vector for name, vector in named]
+    def forward(self, *rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The reduction of the prior variance, :math:`|W k(x)|^2` [..., k], and the mean [..., k, B], of rows
+        [..., k, d] in float64."""
+        shares = [row @ getattr(self, name).double() for name, row in zip(self.names, rows, strict=True)]
         layers = zip(shares[: self.pairs], shares[self.pairs : 2 * self.pairs], strict=True)
-        # k(x, rows) / s of layer factors, [..., m, 1], float64
+        # k(x, rows) / s of layer factors, [..., k, m], float64
         cross = reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
-        white = self.whitening @ cross
-        return (white * white).sum(dim=(-2, -1)), (self.weights @ cross).squeeze(-1)
+        white = cross @ self.whitening
+        return (white * white).sum(dim=-1), cross @ self.weights
 
 
 class SpanExpert(nn.Module):
@@ -131,15 +136,14 @@ class SpanExpert(nn.Module):
         for name in ("basis", "shrinkage", "weights"):
             self.register_buffer(name, getattr(posterior, name).contiguous())
 
-    def forward(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d]. The variance is the
-        sum of squares :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`, in the precision of
-        the basis: only the first term cancels, as in the posterior itself."""
-        inside, double = phi @ self.basis, phi.double()
-        outside = (phi.transpose(-2, -1) - self.basis @ inside.transpose(-2, -1)).double()
-        unit = (outside * outside).sum(dim=(-2, -1))
-        unit = unit + (self.shrinkage * inside.squeeze(-2).double().square()).sum(dim=-1)
-        return unit, (double * double).sum(dim=(-2, -1)), (double @ self.weights).squeeze(-2)
+    def forward(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Unit variance [k] and m(x) [k, B] of gradients [k, d]. The variance is the sum of squares
+        :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`, in the precision of the basis: only
+        the first term cancels, as in the posterior itself."""
+        inside = phi @ self.basis
+        outside = (phi - inside @ self.basis.T).double()
+        unit = (outside * outside).sum(dim=1) + (inside.double().square() * self.shrinkage).sum(dim=1)
+        return unit, phi.double() @ self.weights
 
 
 class FactorExperts(nn.Module):
@@ -153,13 +157,12 @@ class FactorExperts(nn.Module):
         # the kernel with a row of zeros is zero, so the prior is not reduced
         prior = GramPosterior(zeros, solved.weights.new_ones(1, 1), torch.zeros_like(solved.weights[:1]))
         experts = [RowExpert(prior if e.failed else e.posterior) for e in mixture.experts]
-        example = [column[0] for column in _columns(zeros)]
-        self.experts = Stacked(experts) if plain else Chosen(experts, example)
+        self.experts = Stacked(experts) if plain else Chosen(experts, _doubles(zeros))
 
     def forward(self, features: FactorFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
         r"""Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B] or [n, 1]. The
         variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64."""
-        reduction, mean = self.experts(labels, *_columns(features))
+        reduction, mean = self.experts(labels, *_doubles(features))
         prior = features.diag()
         sizes = amplitudes(self.mixture.tangents, features, blended=self.mixture.blended)
         return LatentMoments((prior - reduction).clamp_min(0.0), prior, mean), sizes
@@ -175,14 +178,15 @@ class SpanExperts(nn.Module):
         if not plain:
             zeros = moved(first_solved(mixture).truncate(1), torch.zeros_like)  # ONNX reshapes no empty ones
             posteriors = [zeros if e.failed else e.posterior for e in mixture.experts]
-            example = self.stack.basis[0, :, :1].T.contiguous()
-            self.experts = Chosen([SpanExpert(posterior) for posterior in posteriors], [example])
+            self.experts = Chosen([SpanExpert(one) for one in posteriors], [self.stack.basis[0, :, :1].T])
 
     def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
         """Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B], [n, 1] or None."""
         kept = self.stack.select(features, labels)
-        rows = kept.rows[:, None].to(self.stack.basis.dtype)
-        moments = None if self.experts is None else LatentMoments(*self.experts(labels, rows))
+        moments = None
+        if self.experts is not None:
+            unit, mean = self.experts(labels, kept.rows.to(self.stack.basis.dtype))
+            moments = LatentMoments(unit, kept.diag(), mean)
         return self.mixture.stacked(features, labels, moments)
 
 
@@ -261,7 +265,6 @@ def first_solved(mixture: Mixture) -> Any:
     return next(expert.posterior for expert in mixture.experts if not expert.failed)
 
 
-def _columns(features: FactorFeatures) -> list[Tensor]:
-    """The factors of n rows in float64, [n, d, 1] each."""
-    # as columns: onnxruntime's product of a matrix with a plain vector is fourteen times slower
-    return [value.double()[:, :, None] for value in features.tensors().values()]
+def _doubles(features: FactorFeatures) -> list[Tensor]:
+    """The factors of n rows in float64, [n, d] each."""
+    return [value.double() for value in features.tensors().values()]

@@ -16,7 +16,7 @@ from ..module.experts import CHOICES
 from ..trace.decompositions import table
 from ..trace.trace import simplify
 from .operators import OPERATORS
-from .writer import TYPES, Translation, Writer, arguments, dtype_of, shape_of
+from .writer import TYPES, Translation, Writer, arguments
 
 OPSET = 20  # the first with Gelu
 IR_VERSION = 10
@@ -92,28 +92,36 @@ def _value_info(helper: Any, name: str, node: Any, rows: int) -> Any:
 
 
 def _choose(w: Writer, n: Any) -> tuple[str, ...]:
-    """`trustgp::choose`: a Scan over the rows, which selects the numbers of one expert."""
+    """`trustgp::choose`: a Loop over the distinct labels, in which an expert predicts all its rows."""
     labels, vectors, key = n.args
     choice, body, helper = CHOICES[key], Writer(f"{w.prefix}choice{key}_"), w.helper
-    label, names = f"{body.prefix}label", [f"{body.prefix}vector_{i}" for i in range(len(vectors))]
-    inputs = [helper.make_tensor_value_info(label, TYPES[torch.int64], [])]
-    for name, vector in zip(names, vectors, strict=True):
-        inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
-    expert, buffers = choice.experts[0], [dict(expert.named_buffers()) for expert in choice.experts]
-    trace = make_fx(partial(functional_call, expert), table(), tracing_mode="fake")
+    buffers = [dict(expert.named_buffers()) for expert in choice.experts]
+    trace = make_fx(partial(functional_call, choice.experts[0]), table(), tracing_mode="fake")
     module = simplify(trace(buffers[0], tuple(choice.example)))  # of its buffers and the vectors
-    tables = [_select(body, label, [own[name] for own in buffers]) for name in buffers[0]]
-    body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *names], strict=True)
-    answers, outputs = _fill(body, module), []
-    for i, (answer, (shape, dtype)) in enumerate(zip(answers, choice.kinds, strict=True)):
-        # under a name of its own: it may be an outer value, or the same twice
-        body.nodes.append(helper.make_node("Identity", [answer], [f"{body.prefix}answer_{i}"]))
-        outputs.append(helper.make_tensor_value_info(f"{body.prefix}answer_{i}", TYPES[dtype], list(shape)))
+    distinct = w.op("Unique", w.tensor(labels))
+    number, ahead, further = (f"{body.prefix}{name}" for name in ("number", "ahead", "further"))
+    inputs = [helper.make_tensor_value_info(number, TYPES[torch.int64], [])]
+    inputs.append(helper.make_tensor_value_info(ahead, TYPES[torch.bool], []))
+    outputs = [helper.make_tensor_value_info(further, TYPES[torch.bool], [])]
+    body.nodes.append(helper.make_node("Identity", [ahead], [further]))
+    label = body.op("Gather", distinct, number)
+    own = body.op("Equal", w.tensor(labels), label)
+    rows = body.op("Transpose", body.op("NonZero", own))  # [k, 1]
+    parts = [body.op("Compress", w.tensor(vector), own, axis=0) for vector in vectors]
+    tables = [_select(body, label, [each[name] for each in buffers]) for name in buffers[0]]
+    body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *parts], strict=True)
+    empty, sizes = [], w.op("Shape", w.tensor(labels))
+    for i, (answer, (shape, dtype)) in enumerate(zip(_fill(body, module), choice.kinds, strict=True)):
+        before, after = f"{body.prefix}before_{i}", f"{body.prefix}after_{i}"
+        body.nodes.append(helper.make_node("ScatterND", [before, rows, answer], [after]))
+        inputs.append(helper.make_tensor_value_info(before, TYPES[dtype], ["n", *shape]))
+        outputs.append(helper.make_tensor_value_info(after, TYPES[dtype], ["n", *shape]))
+        whole = w.op("Concat", sizes, w.integers(shape), axis=0) if shape else sizes
+        empty.append(w.op("Expand", w.constant(0, dtype), whole))
     w.constants |= body.constants  # in the outer graph, as inner ones are copied
     graph = helper.make_graph(body.nodes, f"{body.prefix}body", inputs, outputs)
-    scanned = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
-    result = w.op("Scan", *scanned, outputs=len(outputs), body=graph, num_scan_inputs=len(scanned))
-    return (result,) if len(outputs) == 1 else tuple(result)
+    result = w.op("Loop", w.op("Size", distinct), "", *empty, outputs=len(empty), body=graph)
+    return (result,) if len(empty) == 1 else tuple(result)
 
 
 def _select(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
