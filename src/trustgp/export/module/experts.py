@@ -29,7 +29,9 @@ from ...experts.witness import PADDING, WitnessPrediction, WitnessState, vectors
 from ...math.evidence import distances
 from ...tangents.factors import FactorFeatures
 from ...tangents.rows import RowFeatures
+from .elimination import inverse_products, panels_of
 
+FAR = 1e4  # subtracted from an exponent, so that the kernel is 0
 _KEYS = itertools.count()
 CHOICES: weakref.WeakValueDictionary[int, Chosen] = weakref.WeakValueDictionary()  # of `choose`, by key
 
@@ -230,34 +232,35 @@ class GraphWitness(WitnessState):
     def _solved(
         self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
     ) -> tuple[Tensor, Tensor]:
-        r"""As in the state: Gaussian elimination reduces
-
-        .. math:: \begin{pmatrix} G & k & T \\ k^\top & 1 & 0 \end{pmatrix}
-
-        to :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`.
-        """
-        p, targets = positions.shape[1], self.targets[positions]
+        """As in the state, by elimination."""
+        p, targets = positions.shape[1], self.targets[positions].double()
         noise = self.ratio * torch.eye(p, dtype=torch.float64, device=points.device)
-        kernel = self._kernel(points, self.points[positions], closest) + pad(noise, (0, 1, 0, 1))
-        left = torch.cat([kernel, pad(targets, (0, 0, 0, 1))], dim=2)  # [n, p + 1, p + 1 + C]
-        for _ in range(p):
-            left = left[:, 1:, 1:] - left[:, 1:, :1] * (left[:, :1, 1:] / left[:, :1, :1])
-        novelty, mean = left.squeeze(1).split([1, targets.shape[2]], dim=1)
-        return -mean, novelty.clamp(0.0, 1.0)
+        kernels = self._kernels(points, self.points[positions], closest)
+        panels = [
+            torch.cat([kernel + pad(noise[a:b, a:], (0, 1)), targets[:, a:b]], dim=2)
+            for (a, b), kernel in zip(panels_of(p), kernels, strict=True)
+        ]
+        support, mean = inverse_products(panels).squeeze(1).split([1, targets.shape[2]], dim=1)
+        return mean, (1.0 - support).clamp(0.0, 1.0)
 
-    def _kernel(self, points: Tensor, rows: Tensor, closest: Tensor) -> Tensor:
-        """Between the nearest rows and, last, the point itself [n, p + 1, p + 1]; as in the state, from
-        products where the kernel of far rows is 0."""
+    def _kernels(self, points: Tensor, rows: Tensor, closest: Tensor) -> list[Tensor]:
+        """Between the nearest rows, in panels from the diagonal on, and, last, the point itself; as in the
+        state, from products where the kernel of far rows is 0."""
+        places = panels_of(rows.shape[1])
         if not self.compact:
             rows = torch.where(closest.isinf()[:, :, None], PADDING, rows)
             joint = torch.cat([rows, points[:, None]], dim=1)  # [n, p + 1, d]
             squares = ((joint[:, :, None] - joint[:, None]) / self.length).square().sum(dim=3)
-            return torch.exp(-0.5 * squares)
+            kernel = torch.exp(-0.5 * squares)
+            return [kernel[:, a:b, a:] for a, b in places]
         inside = pad((closest <= self.near_radius).double()[:, :, None], (0, 0, 0, 1), value=1.0)
         rows = pad(rows - points[:, None], (0, 0, 0, 1)) * inside
-        squares = rows.square().sum(dim=2, keepdim=True)
-        squares = squares + squares.mT - 2.0 * torch.bmm(rows, rows.mT)
-        return torch.exp(self.sharpness * squares) * inside * inside.mT
+        squares = self.sharpness * rows.square().sum(dim=2, keepdim=True) + FAR * (inside - 1.0)
+        # (-2 x y + x^2 + y^2) / (-2 l^2) as one product, [n, p + 1, d + 2] and [n, d + 2, p + 1]
+        left = pad(torch.cat([rows, squares], dim=2), (0, 1), value=1.0)
+        right = pad(squares.mT, (0, 0, 1, 0), value=1.0)
+        right = torch.cat([-2.0 * self.sharpness * rows.mT, right], dim=1)
+        return [torch.exp(left[:, a:b] @ right[:, :, a:]) for a, b in places]
 
 
 def first_solved(mixture: Mixture) -> Any:

@@ -1,0 +1,53 @@
+"""Gaussian elimination in operations that every format has."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+PANEL = 8  # rows that are eliminated one by one, between products with all earlier ones
+
+
+def panels_of(size: int) -> list[tuple[int, int]]:
+    """The first row of each panel of a matrix, and the next panel's."""
+    return [(start, min(start + PANEL, size)) for start in range(0, size, PANEL)]
+
+
+def inverse_products(panels: Sequence[Tensor]) -> Tensor:
+    r""":math:`k^\top G^{-1} (k \; T)` of positive definite matrices G.
+
+    With :math:`G = L D L^\top` it computes the rows of :math:`U = D^{-1} L^{-1} (G \; k \; T)`. In G, as in
+    what is left of it, the columns below a pivot are the row beside it, so only rows are stored.
+
+    Args:
+        panels: The rows of (G k T) from the diagonal on, by `panels_of`, shapes [n, b, p - start + 1 + C].
+
+    Returns:
+        Shape [n, 1, 1 + C].
+    """
+    rows, pivots = _eliminated(panels[0])
+    unit, diagonal = torch.cat(rows, dim=1), torch.cat(pivots, dim=2)  # rows of U [n, i, w], D [n, 1, i]
+    for before, panel in pairwise(panels):
+        unit = unit[:, :, before.shape[1] :]
+        rows, pivots = _eliminated(panel - _factors(unit, diagonal, panel.shape[1]) @ unit)
+        unit, diagonal = torch.cat([unit, *rows], dim=1), torch.cat([diagonal, *pivots], dim=2)
+    unit = unit[:, :, panels[-1].shape[1] :]
+    return _factors(unit, diagonal, 1) @ unit
+
+
+def _factors(unit: Tensor, diagonal: Tensor, size: int) -> Tensor:
+    """By which earlier rows of U are subtracted from the next ones, shape [n, size, i]."""
+    return unit[:, :, :size].mT * diagonal
+
+
+def _eliminated(rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Rows of U [n, 1, w] from those that earlier ones leave [n, b, w], and their part of D [n, 1, 1]."""
+    units, pivots = [], []
+    for i in range(size := rows.shape[1]):
+        row, pivot = rows[:, :1], rows[:, :1, i : i + 1]
+        units, pivots = [*units, row / pivot], [*pivots, pivot]
+        if i + 1 < size:
+            rows = rows[:, 1:]
+            rows = rows - rows[:, :, i : i + 1] * units[-1]
+    return units, pivots
