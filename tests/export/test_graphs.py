@@ -75,7 +75,7 @@ def test_what_was_made_from_the_number_of_rows_follows_any_number():
 
 
 KERNEL = rows(4, 3, 3, seed=2).float()
-PLACES = torch.tensor([2, 0, 1])
+PLACES, SHIFT = torch.tensor([2, 1, 0]), torch.tensor([1, 2, 0])
 OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "add with a factor": (lambda x: torch.add(x, x.abs(), alpha=-0.5), (3,)),
     "subtract from a number": (lambda x: torch.rsub(x, 2.0), (3,)),
@@ -92,6 +92,7 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "smooth activations": (lambda x: F.elu(x) + F.gelu(x) + F.silu(x) + torch.erf(x), (3,)),
     "softmax and its logarithm": (lambda x: F.softmax(x, 1) + F.log_softmax(x, 1), (5,)),
     "sums, means and extremes": (lambda x: x.sum(1) + x.mean(1) + x.amax(1) + x.amin(1), (4,)),
+    "sums along a short first dimension": (lambda x: torch.stack([x, x.abs(), x * x]).sum(0), (4,)),
     "cumulative sums": (lambda x: x.cumsum(1), (4,)),
     "accurate near zero": (lambda x: (1e-6 * x.abs()).log1p() * 1e6 + (1e-6 * x).expm1() * 1e6, (4,)),
     "places of extremes": (lambda x: (x.argmax(1) + x.argmin(1)).float(), (4,)),
@@ -111,6 +112,7 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
         lambda x: x[:, PLACES[:, None], PLACES - 2] + x[:, PLACES, PLACES][:, :, None],
         (4, 3),
     ),
+    "cyclic shifts": (lambda x: x.index_select(1, SHIFT) + x.index_select(1, PLACES), (3,)),
     "an index for each row": (lambda x: x[torch.arange(len(x))[:, None], PLACES[None]], (4,)),
     "a slice put in": (lambda x: torch.slice_scatter(x, 2.0 * x[:, 1:3], 1, 1, 3), (4,)),
     "samples of a grid": (

@@ -186,6 +186,8 @@ class ChainRows:
         joined = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
         self.right, self.left = (place.to(entries.device)[indices] for place in joined)
         self.signs = None if bool((signs == 1).all()) else signs.T.flatten()
+        # line by line, as sums along the first dimension are faster
+        self._by_line = [one.view(-1, self.lines).T.flatten() for one in (self.right, self.left)]
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}  # by numbers of rows; recordings have them, too
         self.constant: dict[int, Tensor] = {}  # products behind the last function
         signal = self.start
@@ -216,7 +218,9 @@ class ChainRows:
             parts = [part for part, use in zip(reversed(signals[place]), (thin, plain), strict=True) if use]
             back += [part.expand(-1, n, -1) for part in parts] if place in self.constant else parts
         if type(inputs) is not Tensor:  # onnxruntime selects columns number by number
-            return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)), outputs
+            products = self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2))
+            # [n, K, D], through a matrix: onnxruntime is slow where all dimensions change places
+            return products.transpose(0, 1).flatten(0, 1).T.reshape(n, -1, self.width), outputs
         if inputs.is_cuda and (kernel := product_kernel(inputs.dtype, inputs.device)) is not None:
             return kernel(torch.cat(given, dim=1), torch.cat(back, dim=2), *self.tables), outputs
         most = CACHED_NUMBERS["cpu" if inputs.device.type == "cpu" else "cuda"]
@@ -231,7 +235,7 @@ class ChainRows:
         """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
         signals = torch.cat(back, dim=2)
         if signals.is_cuda:  # an embedding bag is faster on a CPU
-            return self._traced_products(torch.cat(given, dim=1), signals).mT
+            return self._traced_products(torch.cat(given, dim=1), signals).permute(2, 0, 1)
         mixed, n, numbers = signals.shape
         left, starts = self.indices(n, numbers)
         entries = torch.cat(given, dim=1).index_select(1, self.right)
@@ -245,9 +249,8 @@ class ChainRows:
     def tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Columns of the inputs, and of the signals, and signs of their products, [L, D] each."""
         signs = self.one[0].expand(self.left.shape) if self.signs is None else self.signs
-        by_line = (table.view(self.width, self.lines).T for table in (self.right, self.left, signs))
-        right, left, signs = (table.contiguous() for table in by_line)
-        return right.int(), left.int(), signs
+        right, left = (one.view(self.lines, -1).int() for one in self._by_line)
+        return right, left, signs.view(-1, self.lines).T.contiguous()
 
     def indices(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
         """For n rows of so many numbers, which of these the products have [n * D * L], and where in the
@@ -260,10 +263,10 @@ class ChainRows:
         return (left, starts) if n == most else (left[: n * self.left.shape[0]], starts[: n * self.width + 1])
 
     def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
-        """The same by rows of the transposed matrices."""
-        mixed, n = back.shape[:2]
-        entries = given.T.index_select(0, self.right)
-        entries = entries if self.signs is None else entries * self.signs[:, None]
-        products = back.permute(2, 0, 1).flatten(1).index_select(0, self.left).reshape(-1, mixed, n)
-        products = (products * entries[:, None]).reshape(self.width, self.lines, mixed, n).sum(dim=1)
-        return products.permute(2, 1, 0)
+        """The same by rows of the transposed matrices, shape [D, K, n]."""
+        (mixed, n), (right, left) = back.shape[:2], self._by_line
+        entries = given.T.index_select(0, right)
+        if self.signs is not None:
+            entries = entries * self.signs.view(-1, self.lines).T.reshape(-1, 1)
+        products = back.permute(2, 0, 1).flatten(1).index_select(0, left).reshape(-1, mixed, n)
+        return (products * entries[:, None]).reshape(self.lines, self.width, mixed, n).sum(dim=0)

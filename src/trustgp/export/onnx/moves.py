@@ -1,6 +1,7 @@
 """Operations of aten in ONNX: indexing, shapes and reductions."""
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from ..trace.trace import ENDLESS
 from .writer import Translation, Writer, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
+MAX_FIRST = 64  # of a dimension; rows, of which there may be any number, are at least 1,009 in a trace
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 
 
@@ -104,6 +106,18 @@ def _reduced(kind: str, w: Writer, n: Any, *given: Any, through: torch.dtype | N
     return result if through is None else w.cast(result, torch.bool)
 
 
+def _sum(w: Writer, n: Any, x: Any, *given: Any) -> str:
+    """Along a short first dimension by a product with ones, up to four times as fast in onnxruntime."""
+    first, *others = shape_of(x) or [0]
+    lines = _axes(x, given[0] if given else None) == [0] and shape_of(n) == others != []
+    if not (lines and first <= MAX_FIRST and dtype_of(n).is_floating_point):
+        return _reduced("ReduceSum", w, n, x, *given)
+    value = w.tensor(x, dtype_of(n))
+    lines = w.op("Reshape", value, w.integers([first, -1]))
+    total = w.op("MatMul", w.constant(torch.ones(1, first, dtype=dtype_of(n))), lines)
+    return w.op("Reshape", total, w.op("Shape", value, start=1))
+
+
 def _best(kind: str, w: Writer, n: Any, x: Any, axis: int | None, keep: bool) -> str:
     require_supported(axis is not None)
     return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
@@ -138,11 +152,23 @@ def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any, *_: Any)
     return w.op(kind, w.tensor(n.args[0]), place, axis=along)
 
 
+def _index_select(w: Writer, n: Any, x: Any, axis: int, index: Any) -> str:
+    """By slices where a constant index is a range or a cyclic shift: onnxruntime copies each number alone."""
+    places = index.meta["val"]
+    if index.op == "get_attr" and type(places) is torch.Tensor and len(places) > 1:
+        cuts = [0, *((places.diff() != 1).nonzero().flatten() + 1).tolist(), len(places)]
+        ends = [(int(places[a]), int(places[b - 1]) + 1) for a, b in pairwise(cuts)]
+        if len(ends) <= 2:
+            parts = [w.op("Slice", w.tensor(x), *(w.integers([i]) for i in (*end, axis))) for end in ends]
+            return parts[0] if len(parts) == 1 else w.op("Concat", *parts, axis=axis)
+    return _gather("Gather", 2, 1, w, n)
+
+
 MOVES: dict[str, Translation] = {
     "_to_copy": lambda w, n, x, *_: w.tensor(x, dtype_of(n)),
     "reshape view": _reshape,
     "squeeze.dim squeeze.dims squeeze": _squeeze,
-    "sum.dim_IntList sum": partial(_reduced, "ReduceSum"),
+    "sum.dim_IntList sum": _sum,
     "arange arange.start_step": _arange,
     "expand": _expand,
     "unsqueeze": lambda w, n, x, axis: w.op("Unsqueeze", w.tensor(x), w.integers([axis])),
@@ -155,7 +181,8 @@ MOVES: dict[str, Translation] = {
     "flip": _flip,
     "unbind.int": _unbind,
     "split_with_sizes": _split,
-    "select.int index_select": partial(_gather, "Gather", 2, 1),
+    "select.int": partial(_gather, "Gather", 2, 1),
+    "index_select": _index_select,
     "index.Tensor _unsafe_index.Tensor": _index,
     "gather": partial(_gather, "GatherElements", 2, 1),
     "embedding": partial(_gather, "Gather", 1, None),
