@@ -101,8 +101,13 @@ def test_an_invalid_row_has_no_finite_variance_and_no_expert_and_leaves_the_othe
     broken, others = rows.clone(), [0, 1, 2, 3, 5, 6, 7, 8]
     broken[4] = torch.nan
     first, second = runner(rows), runner(broken)
-    for key in ("variance", "corrected", "novelty", "expert"):
-        np.testing.assert_array_equal(first[key][others], second[key][others])
+    np.testing.assert_array_equal(first["expert"][others], second["expert"][others])
+    for key in (
+        "variance",
+        "corrected",
+        "novelty",
+    ):  # an expert's product of fewer rows may be rounded otherwise
+        np.testing.assert_allclose(first[key][others], second[key][others], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", ["relu"], indirect=True)
