@@ -107,6 +107,7 @@ BLOCKS: dict[str, Block] = {
     "results.tally": front.tally,
     "results.loses": losses.block,
     "results.published": published.table,
+    "results.control": partial(table, study="control", title="Tracking error by share of alarms", spread=False),
     "networks.large": benchmarks.networks,
     "classes.verdicts": verdicts,
     "classes.cifar": cifar.table,
