@@ -64,6 +64,13 @@ def table(
     return f"{grid(names, cells)}\n\n{words(about)}".strip()
 
 
+def control(stored: Stored) -> str:
+    """The tracking errors in closed loop, and the findings in which another method has a lower one."""
+    lost = [one for one in stored.study("control")["findings"] if "worse in 0" not in one]
+    whole = table(stored, study="control", title="Tracking error by share of alarms", spread=False)
+    return f"{whole}\n\n{bullets(lost)}".strip()
+
+
 def _cell(cell: Any, column: dict[str, Any], *, spread: bool) -> str:
     if cell is None or isinstance(cell, str):
         return cell or ""
@@ -107,7 +114,7 @@ BLOCKS: dict[str, Block] = {
     "results.tally": front.tally,
     "results.loses": losses.block,
     "results.published": published.table,
-    "results.control": partial(table, study="control", title="Tracking error by share of alarms", spread=False),
+    "results.control": control,
     "networks.large": benchmarks.networks,
     "classes.verdicts": verdicts,
     "classes.cifar": cifar.table,
