@@ -6,13 +6,7 @@ from functools import partial
 import gpytorch
 import pytest
 import torch
-from reference import (
-    dense_gram,
-    dense_jacobian,
-    dense_rows,
-    mass_between_by_loops,
-    relative_sizes,
-)
+from reference import dense_gram, dense_jacobian, dense_rows, mass_between_by_loops, relative_sizes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct
 from torch import nn

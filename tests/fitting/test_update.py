@@ -133,10 +133,7 @@ def test_a_loaded_model_wants_its_own_training_rows(fit_case, fitted, case, toy,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            lambda x, y: {"new_rows": (x, y[:, :1])},
-            r"1 targets a row; the .* 2 targets",
-        ),
+        (lambda x, y: {"new_rows": (x, y[:, :1])}, r"1 targets a row; the .* 2 targets"),
         (lambda x, y: {"new_rows": (x[:, :1], y)}, "cannot be called on"),
         (lambda x, y: {"new_rows": ((x, x), y)}, "structure"),
         (lambda x, y: {"new_rows": (x * torch.nan, y)}, "NaN or infinite"),

@@ -5,14 +5,7 @@ import torch
 from reference import profile_likelihood, stationary_gram
 
 from trustgp.math import evidence
-from trustgp.math.evidence import (
-    LENGTHS,
-    RATIOS,
-    best_length,
-    distances,
-    length_losses,
-    relative_lengths,
-)
+from trustgp.math.evidence import LENGTHS, RATIOS, best_length, distances, length_losses, relative_lengths
 
 
 def draw(*shape, seed=0):

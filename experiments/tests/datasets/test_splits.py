@@ -80,14 +80,8 @@ def test_impossible_splits_are_refused():
     for call, match in (
         (lambda: split_random(10, test=0.6, validation=0.4), "leave none to train on"),
         (lambda: split_blocks(20, purge=0, seed=0), "20 rows cannot be split into 30 blocks"),
-        (
-            lambda: split_groups(groups, test_share=0.6),
-            "3 groups, 2 of them to test",
-        ),
-        (
-            lambda: split_groups(groups, test_share=-0.1),
-            "3 groups, 1 of them to test",
-        ),
+        (lambda: split_groups(groups, test_share=0.6), "3 groups, 2 of them to test"),
+        (lambda: split_groups(groups, test_share=-0.1), "3 groups, 1 of them to test"),
     ):
         with pytest.raises(ValueError, match=match):
             call()
