@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from tiny_networks import adam
 from torch import Tensor, nn
 
 import trustgp
@@ -36,19 +37,16 @@ def blobs(classes: int = 3, *, logits: int | None = None, flat: bool = False) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers: list[nn.Module] = [nn.Linear(2, 24), nn.Tanh(), nn.Linear(24, outputs)]
+
+    def loss(net: nn.Module) -> Tensor:
+        logits = net(train[0])
+        if outputs > 1:
+            return nn.functional.cross_entropy(logits, train[1])
+        labels = train[1].float().reshape(logits.shape)
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels)
+
     network = nn.Sequential(*layers, *([nn.Flatten(0)] if flat else []))
-    optimiser = torch.optim.Adam(network.parameters(), 2e-2)
-    for _ in range(150):
-        logits = network(train[0])
-        if outputs == 1:
-            labels = train[1].float().reshape(logits.shape)
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
-        else:
-            loss = nn.functional.cross_entropy(logits, train[1])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return Blobs(network.eval(), train, validation, test)
+    return Blobs(adam(network, loss, 150, 2e-2), train, validation, test)
 
 
 def fit(case: Blobs, **options) -> trustgp.UncertaintyModel:

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from blobs import Blobs, blobs, fit
 from fitted_zoo import FittedZoo
 from shared_fixtures import *  # noqa: F403 (pytest finds them here)
 from torch import Tensor
@@ -39,6 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fitted_zoo() -> FittedZoo:
     """Twelve fitted models, by name: see fitted_zoo.py."""
     return FittedZoo()
+
+
+@pytest.fixture(scope="module")
+def blob() -> Blobs:
+    """A small classification case."""
+    return blobs()
+
+
+@pytest.fixture(scope="module")
+def blob_model(blob) -> trustgp.UncertaintyModel:
+    """Its model: one for each module, whose tests may give it a threshold."""
+    return fit(blob)
 
 
 @pytest.fixture(scope="session")

@@ -84,9 +84,8 @@ def answers(case: str, model, table: dict[str, Tensor]) -> dict[str, Tensor]:
     if case == "detector":
         names = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
         parts = {name: torch.cat([getattr(one, name) for one in predicted]) for name in names}
-        return parts | {
-            "pictures": torch.tensor([one.picture_novelty for one in predicted], dtype=torch.float64)
-        }
+        pictures = [one.picture_novelty for one in predicted]
+        return parts | {"pictures": torch.tensor(pictures, dtype=torch.float64)}
     names = ["mean", "variance", "epistemic", "aleatoric", "expert", "novelty"]
     table = {name: getattr(predicted, name) for name in names}
     if case == "classification":

@@ -189,9 +189,8 @@ def nearness(table, measures) -> float:
 
 def pooled_scale(near, bias, weights, statistics, variance, growth) -> float:
     """V / E as products of powers: near the data a pool of variances, far away the evidence times e^A."""
-    pool = math.exp(bias) * math.prod(
-        value**weight for value, weight in zip(statistics, weights, strict=True)
-    )
+    powers = (value**weight for value, weight in zip(statistics, weights, strict=True))
+    pool = math.exp(bias) * math.prod(powers)
     return pool**near * (variance * math.exp(growth)) ** (1.0 - near) / variance
 
 

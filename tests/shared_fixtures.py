@@ -6,12 +6,15 @@ Session fixtures are shared: tests must not change them.
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from draws import Draws
 from hypothesis import settings
+from tiny_networks import adam, seeded
 from torch import Tensor, nn
 
 import trustgp
@@ -51,43 +54,25 @@ def make_mlp():
     """A function that makes a small MLP with seeded weights, in eval mode."""
 
     def make(inputs=3, width=8, outputs=2, *, activation=nn.Tanh, bias=True, dtype=torch.float64, seed=0):
-        layers = [
-            nn.Linear(inputs, width, bias=bias),
-            activation(),
-            nn.Linear(width, width, bias=bias),
-            activation(),
-            nn.Linear(width, outputs, bias=bias),
-        ]
-        network = nn.Sequential(*layers)
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in network.parameters():
-                fan_in = parameter.shape[-1]
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
-        return network.to(dtype).eval()
+        first, second = nn.Linear(inputs, width, bias=bias), nn.Linear(width, width, bias=bias)
+        layers = first, activation(), second, activation(), nn.Linear(width, outputs, bias=bias)
+        return seeded(nn.Sequential(*layers), seed).to(dtype).eval()
 
     return make
 
 
 def trained(network: nn.Module, inputs: Tensor, targets: Tensor, steps: int) -> nn.Module:
     """A few full-batch steps of Adam."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        loss = (network(inputs).reshape(len(inputs), -1) - targets.reshape(len(inputs), -1)).square().mean()
-        loss.backward()
-        optimiser.step()
-    for parameter in network.parameters():
-        parameter.grad = None
-    return network.eval()
+    targets = targets.reshape(len(inputs), -1)
+    return adam(network, lambda net: (net(inputs).reshape_as(targets) - targets).square().mean(), steps, 0.02)
 
 
 def toy_rows(n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Smooth functions of three inputs with noise of 0.1, rows in random order."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.rand(n, 3, generator=generator, dtype=torch.float64) * 4 - 2
+    draws = Draws(seed)
+    inputs = draws.uniform(n, 3) * 4 - 2
     clean = torch.stack([inputs[:, 0].sin() + inputs[:, 1], inputs[:, 1] * inputs[:, 2].cos()], dim=1)
-    return inputs, clean + 0.1 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+    return inputs, clean + 0.1 * draws.normal(clean.shape)
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +99,12 @@ def fit_case(case):
         return trustgp.fit(network, train, **options)
 
     return fit
+
+
+@pytest.fixture(scope="session")
+def fit_experts(fit_case):
+    """The same without a witness, which takes half of the time, unless a test asks for one."""
+    return partial(fit_case, witness=None)
 
 
 @pytest.fixture(scope="session")

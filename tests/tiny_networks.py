@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from draws import Draws
 from torch import Tensor, nn
 
 
@@ -23,12 +24,27 @@ class Scaled(nn.Module):
 def tiny(X: Tensor, outputs: int, *after: nn.Module) -> nn.Sequential:
     """Untrained, in float64, with weights that depend on nothing."""
     body = nn.Sequential(nn.Linear(X.shape[1], 8), nn.Tanh(), nn.Linear(8, outputs)).double()
-    generator = torch.Generator().manual_seed(0)
+    return nn.Sequential(Scaled(X), *seeded(body, dtype=torch.float64), *after)
+
+
+def seeded(network: nn.Module, seed: int = 0, *, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The same network with weights that depend on the seed alone, drawn in a precision."""
+    draws = Draws(seed)
     with torch.no_grad():
-        for parameter in body.parameters():
-            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(drawn / parameter.shape[-1] ** 0.5)
-    return nn.Sequential(Scaled(X), *body, *after)
+        for parameter in network.parameters():
+            parameter.copy_(draws.normal(parameter.shape, dtype=dtype) / parameter.shape[-1] ** 0.5)
+    return network
+
+
+def adam(network: nn.Module, loss, steps: int, rate: float) -> nn.Module:
+    """Full-batch steps; `loss` is a function of the network, as below."""
+    optimiser = torch.optim.Adam(network.parameters(), rate)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss(network).backward()
+        optimiser.step()
+    optimiser.zero_grad()
+    return network.eval()
 
 
 def train(network: nn.Module, loss, steps: int = 20) -> nn.Module:

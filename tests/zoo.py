@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from draws import normal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
 def seeded(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return normal(shape, seed=5)
 
 
 class Net(nn.Module):

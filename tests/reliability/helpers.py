@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draws import Draws
+from tiny_networks import adam, seeded
 from torch import Tensor, nn
+from zoo import Net
 
 import trustgp
 from trustgp import Prediction
@@ -30,56 +33,22 @@ def mlp(inputs: int, width: int, outputs: int, *, dtype=torch.float64, seed: int
     return seeded(network, seed).to(dtype).eval()
 
 
-def seeded(network: nn.Module, seed: int) -> nn.Module:
-    """The same network with weights that depend on the seed alone."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
-    return network
-
-
-class Breaks(nn.Module):
+def breaks(network: nn.Module, limit: float, value: float = torch.nan) -> nn.Module:
     """Returns NaN, or another value, for rows whose first input is above a limit."""
-
-    def __init__(self, network: nn.Module, limit: float, value: float = torch.nan) -> None:
-        super().__init__()
-        self.network, self.limit, self.value = network, limit, value
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x[:, :1] > self.limit, self.value, self.network(x))
-
-
-class Two(nn.Module):
-    """Takes two inputs."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.inner(torch.cat([a, b], dim=1))
+    return Net(lambda net, x: torch.where(x[:, :1] > limit, value, net.network(x)), network=network).eval()
 
 
 def rows(n: int, inputs: int = 2, outputs: int = 2, *, dtype=torch.float64, seed: int = 0):
     """n rows of smooth functions with a little noise, in random order."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(n, inputs, generator=generator, dtype=torch.float64) * 4 - 2
-    frequencies = torch.randn(inputs, outputs, generator=generator, dtype=torch.float64)
-    noise = torch.randn(n, outputs, generator=generator, dtype=torch.float64)
+    draws = Draws(seed)
+    x, frequencies = draws.uniform(n, inputs) * 4 - 2, draws.normal(inputs, outputs)
+    noise = draws.normal(n, outputs)
     return x.to(dtype), ((x @ frequencies).sin() + 0.05 * noise).to(dtype)
 
 
 def train(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Module:
     """A few full-batch steps of Adam."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        (network(x).reshape_as(y) - y).square().mean().backward()
-        optimiser.step()
-    for parameter in network.parameters():
-        parameter.grad = None
-    return network
+    return adam(network, lambda net: (net(x).reshape_as(y) - y).square().mean(), steps, 0.03)
 
 
 def trained(n: int, inputs: int = 2, width: int = 3, outputs: int = 2, *, dtype=torch.float64, seed: int = 0):
@@ -113,9 +82,6 @@ def different_fields(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[s
     """Names on which two tables do not agree to the bit."""
     assert one.keys() == other.keys()
     return [name for name in one if raw_bytes(one[name]) != raw_bytes(other[name])]
-
-
-# -- processes --------------------------------------------------------------------------------------
 
 
 def python(code: str, *arguments: Any, **environment: str) -> str:

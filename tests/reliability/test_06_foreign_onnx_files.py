@@ -88,7 +88,6 @@ def test_a_flipped_bit_or_a_truncated_file_is_refused(content, tmp_path):
 
 
 def test_an_unchanged_file_with_a_new_digest_is_opened(content, tmp_path):
-    (tmp_path / "model.onnx").write_bytes(
-        sealed_onnx(onnx.load_model_from_string(content).SerializeToString())
-    )
+    again = onnx.load_model_from_string(content).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(sealed_onnx(again))
     assert open_onnx(tmp_path / "model.onnx")(rows_of("relu", 2)[0])["valid"].all()

@@ -4,9 +4,10 @@ import pytest
 import torch
 from blobs import blobs, fit
 from pairwise import every_pair
-from reliability.helpers import Breaks, Two, quiet_fit, trained
+from reliability.helpers import breaks, quiet_fit, trained
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from zoo import Net
 
 import trustgp
 
@@ -18,11 +19,6 @@ BAD = [torch.nan, torch.inf, -torch.inf]
 @pytest.fixture(scope="module")
 def data():
     return trained(N)
-
-
-@pytest.fixture(scope="module")
-def case():
-    return blobs()
 
 
 def test_good_rows_do_reach_the_experts(data):
@@ -53,8 +49,9 @@ def test_bad_rows_in_a_loader_or_in_one_of_several_inputs_are_refused(data):
             quiet_fit(network, source)
     a, b = torch.randn(N, 1), torch.randn(N, 2)
     b[7, 1] = torch.inf
+    two = Net(lambda net, a, b: net.inner(torch.cat([a, b], dim=1)), inner=nn.Linear(3, 1)).eval()
     with pytest.raises(ValueError, match=r"train inputs are NaN or infinite in 1 of 200 .* in row 7;"):
-        quiet_fit(Two(nn.Linear(3, 1)).eval(), ((a, b), torch.zeros(N, 1)))
+        quiet_fit(two, ((a, b), torch.zeros(N, 1)))
 
 
 KINDS = [None, trustgp.LayerFactors(), trustgp.JacobianRows()]
@@ -70,7 +67,7 @@ def test_bad_network_outputs_are_counted_and_the_first_is_named(data, tangents, 
         message = f"outputs on the {name} rows are NaN or infinite in 2 of {N} rows, first in row {first};"
         options = {"train": (x, y), "tangents": tangents, **rows}
         with pytest.raises(ValueError, match=message):
-            quiet_fit(Breaks(network, 8.0, value), options.pop("train"), **options)
+            quiet_fit(breaks(network, 8.0, value), options.pop("train"), **options)
 
 
 LABELS = {
@@ -87,21 +84,21 @@ LABELS = {
 
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("where", ["train", "validation"])
-def test_labels_that_are_no_class_numbers_are_refused(case, kind, where):
+def test_labels_that_are_no_class_numbers_are_refused(blob, kind, where):
     change, message = LABELS[kind]
-    inputs, labels = case.train
+    inputs, labels = blob.train
     with pytest.raises(ValueError, match=message):
-        fit(case, **{where: (inputs, change(labels))})
+        fit(blob, **{where: (inputs, change(labels))})
 
 
-def test_no_rows_a_third_class_for_one_logit_and_infinite_logits_are_refused(case):
+def test_no_rows_a_third_class_for_one_logit_and_infinite_logits_are_refused(blob):
     with pytest.raises(ValueError, match="no rows"):
-        fit(case, train=(case.train[0][:0], case.train[1][:0]))
+        fit(blob, train=(blob.train[0][:0], blob.train[1][:0]))
     two = blobs(2, logits=1)
     labels = torch.where(torch.arange(300) == 8, 2, two.train[1])
     with pytest.raises(ValueError, match=r"first 2 in row 8; the network has one logit, so only 0\.\.1"):
         fit(two, train=(two.train[0], labels))
-    bad = (case.train[0][:, 0] > 3.0).nonzero().flatten()
+    bad = (blob.train[0][:, 0] > 3.0).nonzero().flatten()
     message = f"NaN or infinite in {len(bad)} of 300 rows, first in row {int(bad[0])}"
     with pytest.raises(ValueError, match=message):
-        fit(case, network=Breaks(case.network, 3.0, torch.inf))
+        fit(blob, network=breaks(blob.network, 3.0, torch.inf))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from many import Many
-from reliability.helpers import OUTPUTS, Breaks, different_fields, prediction_fields, quiet_fit, trained
+from reliability.helpers import OUTPUTS, breaks, different_fields, prediction_fields, quiet_fit, trained
 from torch import nn
+from zoo import Net
 
 import trustgp
 
@@ -109,7 +110,7 @@ def test_a_row_for_which_the_network_returns_nan_is_flagged_alone(n, dtype, mode
     """Also among few rows: products of few rows round otherwise than products of many."""
     network, x, y = trained(80, inputs=3, width=48, outputs=2, dtype=dtype)
     options = {"outputs": mode, "tangents": tangents}
-    model = quiet_fit(Breaks(network, 100.0).eval(), (x, y), num_experts=3, **options)
+    model = quiet_fit(breaks(network, 100.0).eval(), (x, y), num_experts=3, **options)
     changed, good = x[:n].clone(), torch.arange(1, n)
     changed[0, 0] = 200.0
     prediction = model.predict(changed)
@@ -119,26 +120,17 @@ def test_a_row_for_which_the_network_returns_nan_is_flagged_alone(n, dtype, mode
     assert different_fields(prediction_fields(prediction, good), without) == []
 
 
-class Rooted(nn.Module):
-    """A finite output whose gradient is not: the root of |f| at f = 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2, bias=False)
-
-    def forward(self, x):
-        return self.layer(x).abs().sqrt()
-
-
 @both_kinds
 def test_a_kernel_that_overflows_or_is_not_finite_is_flagged(tangents):
+    """Not finite is the gradient of the root of |f| at f = 0."""
     network, x, y = trained(40)
     changed = x.clone()
     changed[3] = 1e200
     assert_flagged_or_valid(quiet_fit(network, (x, y), tangents=tangents).predict(changed))
-    x, network = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)) + 0.5, Rooted()
+    x = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)) + 0.5
+    network = Net(lambda net, x: net.layer(x).abs().sqrt(), layer=nn.Linear(2, 2, bias=False)).eval()
     nn.init.constant_(network.layer.weight, 0.5)
-    model = quiet_fit(network.eval(), (x, network(x).detach()), tangents=tangents, num_experts=2)
+    model = quiet_fit(network, (x, network(x).detach()), tangents=tangents, num_experts=2)
     changed = x.clone()
     changed[3] = 0.0
     assert_flagged_or_valid(model.predict(changed))

@@ -58,9 +58,8 @@ def left_out(model, network, x: Tensor, y: Tensor) -> dict[str, Tensor]:
             parts["precision"][place] = (1 - nu) * min(1.0, float(state.reach) / max(nu, 1e-300)) / variance
             at = state.rows.tolist().index(row)  # one cell holds all rows
             others = np.array([i for i in range(len(x)) if i != at])
-            distance, noise = nearby(
-                {k: v.numpy() for k, v in table.items()}, state.points[at].numpy(), others
-            )
+            arrays = {k: v.numpy() for k, v in table.items()}
+            distance, noise = nearby(arrays, state.points[at].numpy(), others)
             parts["measures"][place] = torch.tensor([max(nu, 1e-12), distance]).log()
             parts["log_noise"][place] = torch.from_numpy(noise).log()
     return parts
@@ -121,10 +120,8 @@ def test_no_other_calibration_is_likelier_for_rows_that_were_left_out(witness, c
 
     def shifted(name: str) -> Tensor:
         start, least = base.get(name, torch.ones(()).double()), 2.2 if name == "df" else 0.0
-        value = getattr(c, name)
-        return torch.where(
-            start > 0, ((value - least) / (start - least).clamp_min(1e-9)).log(), 0.0
-        ).flatten()
+        ratio = (getattr(c, name) - least) / (start - least).clamp_min(1e-9)
+        return torch.where(start > 0, ratio.log(), 0.0).flatten()
 
     logs = [shifted(name) for name in FREE]
     moved = level(c.weights, c.bias) - centre[0]  # at the start the experts' own

@@ -5,6 +5,7 @@ import torch
 from reference import dense_jacobian
 from reliability.helpers import quiet_fit, raw_bytes, rows, seeded, trained
 from torch import nn
+from zoo import Net
 
 import trustgp
 from trustgp.data.trees import state_tensors
@@ -119,17 +120,10 @@ def test_a_failed_expert_is_not_kept_as_finished(data, break_one, tmp_path, monk
     assert (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-class Steep(nn.Module):
-    """A network whose gradient is enormous beyond a limit, though its output is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def forward(self, x):
-        inner = self.layer(x)
-        jump = inner - inner.detach()
-        return inner + torch.where(x[:, :1] > 1.0, 1e200 * jump, 0.0)
+def steep(net, x):
+    """The gradient is enormous beyond a limit, though the output is not."""
+    inner = net.layer(x)
+    return inner + torch.where(x[:, :1] > 1.0, 1e200 * (inner - inner.detach()), 0.0)
 
 
 @pytest.mark.parametrize("num_experts", [1, 2])
@@ -137,6 +131,6 @@ def test_rows_whose_kernel_overflows_are_refused_by_name(num_experts):
     """Not made to fail but failing: gradients of 1e200, whose squares no float64 can hold."""
     x, y = rows(80, outputs=1)
     x[:, 0] = torch.where(x[:, 0] > 0, x[:, 0] + 5.0, x[:, 0] - 5.0)
-    network = seeded(Steep(), 0).double()
+    network = seeded(Net(steep, layer=nn.Linear(2, 1)), 0).double()
     with pytest.raises(trustgp.FactorisationError, match="overflow"):
         quiet_fit(network, (x, y), num_experts=num_experts, tangents=trustgp.JacobianRows())

@@ -119,9 +119,6 @@ def test_an_expert_from_elsewhere_is_solved_again(data, folder, tmp_path):
     assert contents(mixed) == contents(folder)
 
 
-# -- loading with another network -------------------------------------------------------------------
-
-
 OTHERS = (
     _other_weights,
     lambda network: nn.Sequential(network[0], nn.ReLU(), network[2]).eval(),

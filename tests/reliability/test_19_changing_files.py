@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from draws import normal
 from reliability.helpers import quiet_fit, trained
 
 import trustgp
@@ -134,7 +135,7 @@ def test_loads_beside_a_writer_give_one_whole_model_or_an_error(twins):
 
 def test_tensors_come_back_to_the_bit_and_do_not_hold_their_neighbours(tmp_path, monkeypatch):
     """Else each would send the whole file to a worker. Views, empty ones, and two of the same memory, too."""
-    wide = torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wide = normal(7, 5)
     table = {"wide": wide.T, "same": wide, "whole": torch.arange(5)[::2], "none": torch.empty(0, 3)}
     table |= {str(t): wide[0].to(t) for t in (torch.float32, torch.float16, torch.bfloat16, torch.bool)}
     table |= {"scalar": wide[0, 0], "large": torch.ones(5000)}

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from many import each
 from reliability.helpers import contents, different_fields, prediction_fields, quiet_fit, rows, train
 from torch import nn
+from zoo import Net
 
 import trustgp
 from trustgp.data.rows import Rows
@@ -142,8 +143,6 @@ def test_a_file_without_probes_loads_as_before(fitted, tmp_path):
         trustgp.load(tmp_path / "old", copy.deepcopy(network).double())
 
 
-# -- moved ------------------------------------------------------------------------------------------
-
 PRECISIONS = {torch.float64: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
@@ -169,19 +168,13 @@ def test_a_model_is_loaded_with_its_network_in_another_precision_and_with_no_oth
         trustgp.load(folder / "model", other.to(dtype))
 
 
-class Single(nn.Module):
+def single(net, x):
     """Works in float32 only: a tensor that is neither parameter nor buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.table, self.power = nn.Linear(6, 2), torch.eye(2), 1.0
-
-    def forward(self, x):
-        return torch.tanh(self.layer(x)) @ self.table * self.power
+    return torch.tanh(net.layer(x)) @ torch.eye(2) * net.power
 
 
 def test_a_network_that_cannot_run_in_float64_is_compared_in_its_own_precision():
-    network, (x, y) = Single().eval(), rows(9, inputs=6, dtype=torch.float32)
+    network, (x, y) = Net(single, layer=nn.Linear(6, 2), power=1.0).eval(), rows(9, 6, dtype=torch.float32)
     first = Probes.of(prepare(network, "all", None), Rows(x, y))
     assert not first.exact
     assert first.difference(prepare(network, "all", None)) == ""

@@ -6,7 +6,9 @@ from functools import cache
 
 import pytest
 import torch
+from draws import Draws
 from reliability.helpers import quiet_fit
+from tiny_networks import adam
 from torch import nn
 
 import trustgp
@@ -18,11 +20,11 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 def rows_of(seed: int, n: int, noise: float) -> tuple[Pair, Pair]:
     """To train on, and new ones."""
-    generator = torch.Generator().manual_seed(100 + seed)
-    mix, phase = torch.randn(3, 2, generator=generator), 6 * torch.rand(2, generator=generator)
-    x = 2 * torch.rand(n + 500, 3, generator=generator) - 1
+    draws, single = Draws(100 + seed), {"dtype": torch.float32}
+    mix, phase = draws.normal(3, 2, **single), 6 * draws.uniform(2, **single)
+    x = 2 * draws.uniform(n + 500, 3, **single) - 1
     y = torch.sin(2 * x @ mix + phase)
-    y = y + noise * torch.randn(y.shape, generator=generator)
+    y = y + noise * draws.normal(y.shape, **single)
     return (x[:n], y[:n]), (x[n:], y[n:])
 
 
@@ -31,12 +33,7 @@ def trained(seed: int, train: Pair, width: int = 64, steps: int = 800) -> nn.Mod
         torch.manual_seed(seed)
         layers = [nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)]
         network = nn.Sequential(*layers)
-    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        (network(train[0]) - train[1]).square().mean().backward()
-        optimiser.step()
-    return network
+    return adam(network, lambda net: (net(train[0]) - train[1]).square().mean(), steps, 1e-3)
 
 
 @cache

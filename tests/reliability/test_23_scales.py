@@ -13,6 +13,7 @@ from reliability.helpers import mlp as small_network
 from reliability.helpers import quiet_fit, seeded, train
 from reliability.helpers import rows as smooth_rows
 from torch import Tensor, nn
+from zoo import Net
 
 import trustgp
 
@@ -26,15 +27,9 @@ WAYS = {
 }
 
 
-class InUnits(nn.Module):
+def in_units(network: nn.Module, inputs: float, outputs: float) -> nn.Module:
     """The same network with inputs and outputs in other units."""
-
-    def __init__(self, network: nn.Module, inputs: float, outputs: float) -> None:
-        super().__init__()
-        self.network, self.inputs, self.outputs = network, inputs, outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(x / self.inputs) * self.outputs
+    return Net(lambda net, x: net.network(x / inputs) * outputs, network=network)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Case:
     at: Tensor
 
     def in_units(self, inputs: float = 1.0, outputs: float = 1.0) -> Case:
-        network = InUnits(self.network, inputs, outputs).eval()
+        network = in_units(self.network, inputs, outputs).eval()
         return Case(network, self.x * inputs, self.y * outputs, self.at * inputs)
 
     def fit(self, validation: int | None = None, **options) -> trustgp.UncertaintyModel:
@@ -119,7 +114,7 @@ def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, w
     one = case[dtype]
     x = one.x * unit if what == "inputs" else one.x
     y = one.y * unit if what == "targets" else one.y
-    network = InUnits(one.network, 1.0, unit) if what == "network" else one.network
+    network = in_units(one.network, 1.0, unit) if what == "network" else one.network
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = quiet_fit(network, (x, y), num_experts=2)

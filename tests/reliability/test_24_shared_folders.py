@@ -31,8 +31,6 @@ def whole(data, tmp_path_factory):
     return folder / "c", (folder / "m").read_bytes()
 
 
-# -- what is not ours -------------------------------------------------------------------------------
-
 FOREIGN = [  # the first: a save of somebody else, which is still being written
     ".model.trustgp.0123456789abcdef.part", ".download.part", ".fit.trustgp.part", "notes.txt", "fit.lock",
     ".expert-000-00000.trustgp.0123.part", "expert-notes.trustgp", "expert-0-1.txt",
@@ -63,9 +61,6 @@ def test_a_foreign_file_with_one_of_our_names_is_not_written_over(data, tmp_path
     with pytest.raises(trustgp.ArtifactError, match=r"Use another folder, or remove .* to start over"):
         quiet_fit(data[0], data[1:], checkpoint=tmp_path, **OPTIONS)
     assert contents(tmp_path) == {name: b"somebody's"}
-
-
-# -- two fits in one folder -------------------------------------------------------------------------
 
 
 def test_a_second_fit_in_the_folder_is_refused_and_the_first_goes_on(data, whole, tmp_path, monkeypatch):

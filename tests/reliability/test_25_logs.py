@@ -111,10 +111,8 @@ def test_an_impossible_time_is_one_invalid_frame(tmp_path, time):
 def test_setting_the_clock_costs_one_frame_and_the_first_may_be_bad(tmp_path):
     times = [START + place - (10**12 if place >= 10 else 0) for place in range(20)]
     stamps = [3 if place == 5 else time for place, time in enumerate(times)]
-    states = [
-        logs.JointState(t, ("a",), *np.ones((3, 1)), stamp=s) for t, s in zip(times, stamps, strict=True)
-    ]
-    record(tmp_path / "bag", states)
+    both = zip(times, stamps, strict=True)
+    record(tmp_path / "bag", [logs.JointState(t, ("a",), *np.ones((3, 1)), stamp=s) for t, s in both])
     with pytest.warns(UserWarning, match="2 messages cannot be read"):
         states = list(logs.joint_states(tmp_path / "bag"))
     assert [place for place, state in enumerate(states) if state.reason] == [5, 10]

@@ -5,24 +5,19 @@ import torch
 from many import each
 from pairwise import every_pair
 from torch import nn
+from zoo import Net
 
 from trustgp.tangents.network import check_network
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
 
-class After(nn.Module):
+def after(change):
     """A small network with a change of its hidden rows [n, 16]."""
-
-    def __init__(self, change):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.first, self.last = nn.Linear(5, 16), nn.Linear(16, 3)
-        self.change = change
-
-    def forward(self, x):
-        return self.last(self.change(torch.tanh(self.first(x))))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        parts = {"first": nn.Linear(5, 16), "last": nn.Linear(16, 3), "change": change}
+    return Net(lambda net, x: net.last(net.change(torch.tanh(net.first(x)))), **parts)
 
 
 def rows(n, dtype):
@@ -51,13 +46,13 @@ MIXING = {
 @each(("name", "n", "dtype"), every_pair([*MIXING], (2, 64), DTYPES))
 def test_a_network_that_mixes_rows_is_refused(name, n, dtype):
     with pytest.raises(ValueError, match="depends on the other rows"):
-        check_network(After(MIXING[name]).to(dtype).eval(), rows(n, dtype))
+        check_network(after(MIXING[name]).to(dtype).eval(), rows(n, dtype))
 
 
 def test_a_network_that_uses_the_number_of_rows_is_refused_with_equal_rows():
     equal = rows(1, torch.float32).expand(8, -1)
     with pytest.raises(ValueError, match="depends on the other rows"):
-        check_network(After(MIXING["number of rows"]).eval(), equal)
+        check_network(after(MIXING["number of rows"]).eval(), equal)
 
 
 def noise(h, seed, size):
@@ -67,13 +62,13 @@ def noise(h, seed, size):
 @each(("n", "size", "dtype"), every_pair((1, 2, 64), (1e-4, 1e-3), DTYPES))
 def test_an_algorithm_that_the_batch_size_chooses_is_not_refused(n, size, dtype):
     """As cuDNN in TF32: other rounding, the same for the same number of rows."""
-    network = After(lambda h: h + noise(h, len(h), size)).to(dtype).eval()
+    network = after(lambda h: h + noise(h, len(h), size)).to(dtype).eval()
     assert check_network(network, rows(n, dtype)).shape == (n, 3)
 
 
 def test_sums_in_another_order_each_time_are_not_refused():
     calls = iter(range(100))
-    network = After(lambda h: h + noise(h, next(calls), 1e-6)).eval()
+    network = after(lambda h: h + noise(h, next(calls), 1e-6)).eval()
     assert check_network(network, rows(64, torch.float32)).shape == (64, 3)
 
 
@@ -87,4 +82,4 @@ SAMPLING = {
 def test_a_network_that_samples_is_refused(name, n, dtype):
     torch.manual_seed(0)  # with another the few numbers of a single row may be equal twice
     with pytest.raises(ValueError, match="deterministic"):
-        check_network(After(SAMPLING[name]).to(dtype).eval(), rows(n, dtype))
+        check_network(after(SAMPLING[name]).to(dtype).eval(), rows(n, dtype))

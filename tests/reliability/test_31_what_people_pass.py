@@ -20,9 +20,6 @@ def case():
     return network, x, y, quiet_fit(network, (x, y), num_experts=1)
 
 
-# -- tensors ---------------------------------------------------------------------------------------
-
-
 def test_a_single_number_with_a_stride_has_a_fingerprint_and_is_saved(tmp_path):
     """It counts as contiguous."""
     strided = torch.arange(8.0, dtype=torch.float64)[3::8]
@@ -69,9 +66,6 @@ def test_rows_in_batches_are_predicted_like_all_at_once(case):
             model.predict(x, batch_size=size)
 
 
-# -- precision and modes ---------------------------------------------------------------------------
-
-
 def test_a_fitted_model_keeps_its_precision_and_mode(case):
     _, x, _, model = case
     assert not model.train().network.training
@@ -107,9 +101,6 @@ def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode):
         inside = model.predict(rows[0]).variance
     assert torch.equal(inside, plain.predict(x).variance)
     assert torch.equal(model.predict(rows[0]).variance, inside)
-
-
-# -- networks --------------------------------------------------------------------------------------
 
 
 class Locked(nn.Sequential):

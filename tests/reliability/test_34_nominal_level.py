@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from draws import Draws
 
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import Regression, Shape
@@ -13,10 +14,9 @@ from trustgp.math.held_out import CalibrationRows
 
 def held_out(n: int, loud: float) -> CalibrationRows:
     """A tenth of the rows, those where the experts expect most, have errors that are larger by a factor."""
-    generator = torch.Generator().manual_seed(0)
-    epistemic = torch.linspace(1.0, 2.0, n, dtype=torch.float64)[torch.randperm(n, generator=generator)]
-    size = torch.where(epistemic > 1.9, loud, 1.0) * epistemic.sqrt()
-    residual = size * torch.randn(n, generator=generator, dtype=torch.float64)
+    draws = Draws()
+    epistemic = torch.linspace(1.0, 2.0, n).double()[torch.randperm(n, generator=draws.generator)]
+    residual = torch.where(epistemic > 1.9, loud, 1.0) * epistemic.sqrt() * draws.normal(n)
     novelty = torch.full((n, 1), 0.01, dtype=torch.float64)
     values = {"residual": residual[:, None], "epistemic": epistemic[:, None], "novelty": novelty}
     return CalibrationRows.of(torch.arange(1), **values)

@@ -77,13 +77,10 @@ def life(case, folder):
     return results | {f"updated {k}": v for k, v in prediction_fields(model.predict(inputs)).items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("regression", torch.float64),
-        pytest.param("classification", torch.bfloat16, marks=pytest.mark.nightly),
-    ],
-)
+SHORT = pytest.param("classification", torch.bfloat16, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("regression", torch.float64), SHORT])
 def test_defaults_of_torch_change_nothing_from_fit_to_export(name, dtype, tmp_path):
     """Whole fits and exports: a default enters wherever a tensor is made without a dtype or a device."""
     case = make_case(name)

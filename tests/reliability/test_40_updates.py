@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws
 from reliability.helpers import mlp, quiet_fit, train
 
 
@@ -25,10 +26,10 @@ NAMES = ["table", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("
 
 
 def draw(make, noise, n, seed):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(n, 5, generator=generator)
+    draws = Draws(seed)
+    x = draws.uniform(n, 5, dtype=torch.float32)
     targets = make(x)
-    return x, targets + noise * torch.randn(targets.shape, generator=generator)
+    return x, targets + noise * draws.normal(targets.shape, dtype=torch.float32)
 
 
 def coverage(model, x, y):

@@ -4,33 +4,22 @@ import warnings
 
 import pytest
 import torch
+from draws import Draws
 from reliability.helpers import mlp, quiet_fit
-from torch import nn
+from tiny_networks import adam
+from torch.nn.functional import cross_entropy
+from zoo import Net
 
 CENTRES = torch.tensor([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]], dtype=torch.float64)
-
-
-class Scaled(nn.Module):
-    def __init__(self, network: nn.Module, factor: float) -> None:
-        super().__init__()
-        self.network, self.factor = network, factor
-
-    def forward(self, x):
-        return self.factor * self.network(x)
 
 
 @pytest.fixture(scope="module")
 def classes():
     """A network of three overlapping classes, its training rows, and rows it was not trained on."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(3, (500,), generator=generator)
-    x = CENTRES[labels] + torch.randn(500, 2, generator=generator, dtype=torch.float64)
-    network = mlp(2, 8, 3)
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(150):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(network(x[:250]), labels[:250]).backward()
-        optimiser.step()
+    draws = Draws()
+    labels = draws.whole(0, 3, 500)
+    x = CENTRES[labels] + draws.normal(500, 2)
+    network = adam(mlp(2, 8, 3), lambda net: cross_entropy(net(x[:250]), labels[:250]), 150, 0.02)
     return network, (x[:250], labels[:250]), (x[250:], labels[250:])
 
 
@@ -39,7 +28,7 @@ def test_a_temperature_far_from_one_warns(classes, factor, warned):
     network, train, validation = classes
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        quiet_fit(Scaled(network, factor), train, validation=validation, likelihood="classification")
-    assert (
-        any("no logits of a cross entropy, or on another scale" in str(w.message) for w in caught) == warned
-    )
+        scaled = Net(lambda net, x: factor * net.network(x), network=network)
+        quiet_fit(scaled, train, validation=validation, likelihood="classification")
+    found = ["no logits of a cross entropy, or on another scale" in str(one.message) for one in caught]
+    assert any(found) == warned

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws, normal
 from reliability.helpers import quiet_fit, trained
 
 from trustgp.data.chunking import evenly
@@ -14,11 +15,8 @@ from trustgp.tangents.rows import RowFeatures
 
 
 def test_jitter_is_part_of_the_posterior(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    phi, new = (
-        torch.randn(4, 6, generator=generator).double(),
-        torch.randn(3, 6, generator=generator).double(),
-    )
+    draws = Draws()
+    phi, new, targets = draws.normal(4, 6), draws.normal(3, 6), draws.normal(4, 1)
     tau, jitter, gram = torch.tensor(0.1).double(), 0.5, phi @ phi.T
     regular = gram + (0.1 + jitter) * torch.eye(4).double()
     monkeypatch.setattr(system, "factorise", lambda *_: (torch.linalg.cholesky(regular), jitter))
@@ -27,10 +25,8 @@ def test_jitter_is_part_of_the_posterior(monkeypatch):
         def at(self, targets):
             return tau, torch.ones(1).double()
 
-    targets = torch.randn(4, 1, generator=generator).double()
-    solved = DualSystem(torch.arange(4), RowFeatures(phi), gram).solve(
-        torch.zeros(0).long(), targets, targets, Shared()
-    )
+    dual = DualSystem(torch.arange(4), RowFeatures(phi), gram)
+    solved = dual.solve(torch.zeros(0).long(), targets, targets, Shared())
     moments, cross = solved.posterior(RowFeatures(new)), new @ phi.T
     unit = (new * new).sum(dim=1) - (cross * torch.linalg.solve(regular, cross.T).T).sum(dim=1)
     torch.testing.assert_close(moments.unit, unit)
@@ -56,13 +52,10 @@ def test_rows_of_left_out_clusters_are_evenly_spread(monkeypatch):
 @pytest.mark.parametrize(("blocks", "spread"), [(True, PRIOR_STDS[0]), (False, PRIOR_STDS[-1])])
 def test_folds_of_the_calibration_are_blocks_of_consecutive_rows(blocks, spread):
     """Errors are large in one third and small in the next: what two thirds teach is wrong for the last."""
-    generator, n = torch.Generator().manual_seed(0), 240
-    size = torch.tensor([0.3, 1.0, 3.3]).double().repeat_interleave(n // 3)
-    residual = size * torch.randn(n, generator=generator).double()
+    n, ones = 240, torch.ones(240, 1).double()
+    residual = torch.tensor([0.3, 1.0, 3.3]).double().repeat_interleave(n // 3) * normal(n)
     order = torch.arange(n) if blocks else torch.arange(n).reshape(3, -1).T.flatten()
-    ones = torch.ones(n, 1).double()
-    rows = CalibrationRows.of(
-        torch.arange(1), residual=residual[order][:, None], epistemic=ones, novelty=0.01 * ones
-    )
+    parts = {"residual": residual[order][:, None], "epistemic": ones, "novelty": 0.01 * ones}
+    rows = CalibrationRows.of(torch.arange(1), **parts)
     start = initial_calibration(rows, 1, corrected=False)
     assert choose_spread(rows, start) == spread

@@ -1,6 +1,7 @@
 """Promise 43: `corrected` is the network's own prediction unless held-out rows show that it is better."""
 
 import torch
+from draws import normal
 from many import each
 
 from trustgp.likelihoods import Regression, Shape
@@ -12,7 +13,7 @@ SHAPE = Shape(1, (1,))
 
 def held_out(share: float, seed: int, n: int = 300) -> CalibrationRows:
     """Residuals of which this share is what the experts expect; the other part of it is their mistake."""
-    expected, noise = torch.randn(2, n, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected, noise = normal(2, n, 1, seed=seed)
     parts = {"residual": share * expected + (1.0 - share**2) ** 0.5 * noise, "residual_mean": expected}
     return CalibrationRows.of(torch.arange(1), epistemic=torch.ones_like(noise), **parts)
 
