@@ -40,10 +40,8 @@ def batches(lengths=(5, 3, 7), size=20, left=False, pad=0):
 def test_texts_are_padded_to_the_longest_and_read_as_the_network_reads_each_batch():
     network, each = Reader().eval(), list(batches())
     rows = read_rows(each, name="train", network=network)
-    assert {name: tuple(x.shape) for name, x in rows.inputs.items()} == {
-        "input_ids": (60, 7),
-        "attention_mask": (60, 7),
-    }
+    shapes = {name: tuple(x.shape) for name, x in rows.inputs.items()}
+    assert shapes == dict.fromkeys(("input_ids", "attention_mask"), (60, 7))
     assert torch.equal(rows.targets.flatten(), torch.cat([batch["labels"] for batch in each]))
     apart = torch.cat([network(**batch)["logits"] for batch in each])
     torch.testing.assert_close(network(**rows.inputs)["logits"], apart, rtol=0, atol=1e-6)

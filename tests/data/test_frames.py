@@ -10,6 +10,7 @@ from many import Many
 from reliability.helpers import mlp, quiet_fit, rows, trained
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+from zoo import Net
 
 import trustgp
 from trustgp.data.rows import read_rows
@@ -118,24 +119,11 @@ def test_a_whole_frame_as_rows_is_refused_with_how_to_split_it(case, library):
     with pytest.raises(TypeError, match=r"train is a DataFrame with 'a', 'b', 'y', 'z'; pass \(inputs"):
         quiet_fit(network, data)
     for source in (data, (data[i : i + 25] for i in range(0, len(data), 25))):  # whole, and in chunks
-        split = read_rows(
-            source, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]), network=network
-        )
-        assert torch.equal(split.inputs, x)
+        parts = {"unpack": lambda one: (one[INPUTS], one[TARGETS]), "network": network}
+        assert torch.equal(read_rows(source, name="train", **parts).inputs, x)
     if library is pd:  # whose index has no meaning here
         reversed_index = data[INPUTS].set_index(data.index[::-1])
         assert torch.equal(model.predict(reversed_index).mean, model.predict(x).mean)
-
-
-class Named(nn.Module):
-    """Takes its inputs by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = mlp(2, 3, 2)
-
-    def forward(self, left, right):
-        return self.inner(torch.stack([left, right], dim=1))
 
 
 class Recordings(Dataset):
@@ -158,7 +146,8 @@ def unpack(batch):
 def test_datasets_loaders_and_mappings_of_dicts_go_through_unpack_everywhere():
     """Every function that takes rows unpacks them on its own path; a cheaper test sees one of them only."""
     x, y = rows(60)
-    network, inputs = Named().eval(), {"left": x[:, 0], "right": x[:, 1]}
+    network = Net(lambda net, left, right: net.inner(torch.stack([left, right], dim=1)), inner=mlp(2, 3, 2))
+    network, inputs = network.eval(), {"left": x[:, 0], "right": x[:, 1]}
     first, rest = Recordings(x[:40], y[:40]), DataLoader(Recordings(x[40:], y[40:]), batch_size=7)
     pairs = [({k: v[part] for k, v in inputs.items()}, y[part]) for part in (slice(40), slice(40, 60))]
     model = quiet_fit(network, first, validation=rest, unpack=unpack, num_experts=1)

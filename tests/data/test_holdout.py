@@ -40,9 +40,8 @@ def test_whole_groups_are_held_and_never_all_of_them():
     with pytest.warns(UserWarning, match="25 of the 200"):
         held = holdout_split(rows_of(200), groups, seed=0)
     assert len(groups[held].unique()) == 1
-    with pytest.warns(
-        UserWarning, match="5 of the 50 training rows.* about 300 rows that the network has not"
-    ):
+    few = "5 of the 50 training rows.* about 300 rows that the network has not"
+    with pytest.warns(UserWarning, match=few):
         assert int(holdout_split(rows_of(50), None, 0).sum()) == 5
     with pytest.warns(UserWarning, match="100 of the 200"):
         held = holdout_split(rows_of(200), torch.arange(200) // 100, seed=0)

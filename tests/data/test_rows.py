@@ -141,9 +141,6 @@ def test_only_ordered_smooth_rows_look_like_a_time_series(generator):
     assert not Rows(inputs, inputs, ordered=False).looks_like_time_series(generator)
 
 
-# -- views -------------------------------------------------------------------------------------------
-
-
 def test_a_subset_has_the_rows_of_its_parent_without_a_copy():
     parent, chosen = Rows({"a": INPUTS, "b": torch.arange(10)}, TARGETS), torch.arange(10) % 3 == 0
     subset = parent.subset(chosen)
@@ -162,9 +159,6 @@ def test_a_subset_has_the_rows_of_its_parent_without_a_copy():
     assert parent.rebind(other) is other
     copied = Rows(take(parent.inputs, chosen.nonzero().flatten()), TARGETS[chosen])
     assert rows_fingerprint(subset, None) == rows_fingerprint(copied, None) != rows_fingerprint(parent, None)
-
-
-# -- large data --------------------------------------------------------------------------------------
 
 
 class Stream(IterableDataset):

@@ -58,10 +58,8 @@ def d_fine():
     from transformers import DFineConfig, DFineForObjectDetection, HGNetV2Config
 
     widths = {"hidden_sizes": 16, "depths": 1, "stage_mid_channels": 8, "stage_out_channels": 16}
-    blocks = {"num_blocks": 1, "numb_of_layers": 1, "light_block": False, "kernel_size": 3}
-    same = {
-        name: [n] * 4 for name, n in (widths | {f"stage_{name}": n for name, n in blocks.items()}).items()
-    }
+    widths |= {"stage_num_blocks": 1, "stage_numb_of_layers": 1, "stage_light_block": False}
+    same = {name: [n] * 4 for name, n in (widths | {"stage_kernel_size": 3}).items()}
     other = {"stage_in_channels": [8, 16, 16, 16], "stage_downsample": [False, True, True, True]}
     other |= {"embedding_size": 8, "stem_channels": [3, 8, 8]}
     backbone = HGNetV2Config(out_features=STAGES, **same, **other)

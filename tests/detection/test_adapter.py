@@ -1,4 +1,6 @@
-"""Detectors of many families: the features of their queries are found, and an error bar is fitted."""
+"""Detectors of many families: the features of their queries, and the assignment of queries to targets."""
+
+from itertools import permutations
 
 import pytest
 import torch
@@ -6,8 +8,9 @@ from detection.conftest import GRID, conditional_detr, grid, noise, plain_detr, 
 from detection.detector_zoo import ZOO
 from torch import nn
 
-from trustgp.detection import Adapter, Detection
-from trustgp.detection.adapter import Detector, DetectorOutputs, cell_weights, kept, mean_inside
+from trustgp.detection import Adapter, BoxTargets, Detection, adapter
+from trustgp.detection.adapter import Detector, DetectorOutputs, cell_weights, kept, match, mean_inside
+from trustgp.metrics.boxes import generous_overlaps
 
 NETWORKS = {**ZOO, "plain": plain_detr, "conditional": conditional_detr}
 ATTENTION = "model.decoder.layers.1.encoder_attn"
@@ -85,9 +88,8 @@ def test_cells_may_be_named_and_left_out_and_other_modules_are_refused():
 
 
 def test_suppression_keeps_the_most_confident_of_boxes_that_overlap():
-    boxes = torch.tensor(
-        [[0.5, 0.5, 0.2, 0.2], [0.51, 0.5, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], [0.5, 0.5, 0.2, 0.2]]
-    )
+    first = [0.5, 0.5, 0.2, 0.2]
+    boxes = torch.tensor([first, [0.51, 0.5, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], first])
     chances = torch.tensor([[0.6, 0.1], [0.9, 0.1], [0.7, 0.1], [0.1, 0.8]])
     image, query = kept(chances[None], boxes[None], Detection(adapter=Adapter(suppression=0.5)))
     assert query.tolist() == [1, 3, 2]  # 3 is of another class
@@ -120,3 +122,37 @@ class Identity(nn.Linear):
 def test_errors_name_the_cause(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def boxes(n: int, seed: int) -> torch.Tensor:
+    low, size = torch.rand(2, n, 2, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([40 * low, 40 * low + 4 + 10 * size], dim=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_assignment_is_the_cheapest_of_all(seed):
+    found, targets = boxes(6, seed), BoxTargets(boxes(3, seed + 50), torch.tensor([0, 1, 0]))
+    chances = torch.rand(6, 2, generator=torch.Generator().manual_seed(seed))
+    query, shared = match(chances, found, targets, side=48.0)
+
+    def cost(assignment: tuple[int, ...]) -> float:
+        total = 0.0
+        for k, q in enumerate(assignment):
+            total -= adapter.CLASS_COST * float(chances[q, targets.labels[k]])
+            total += adapter.DISTANCE_COST * float((found[q] - targets.boxes[k]).abs().sum()) / 48.0
+            overlap = generous_overlaps(found[q : q + 1], targets.boxes[k : k + 1])
+            total -= adapter.OVERLAP_COST * float(overlap)
+        return total
+
+    best = min(permutations(range(6), 3), key=cost)
+    assert tuple(query.tolist()) == best
+    assert bool(((shared >= 0) & (shared <= 1)).all())
+
+
+def test_targets_may_be_none_or_more_than_the_queries():
+    none = BoxTargets(torch.zeros(0, 4), torch.zeros(0).long())
+    assert [len(part) for part in match(torch.ones(4, 2), boxes(4, 0), none, side=48.0)] == [0, 0]
+    more = BoxTargets(boxes(4, 9), torch.zeros(4).long())
+    query, shared = match(torch.ones(2, 1), boxes(2, 0), more, side=48.0)
+    assert sorted(query.tolist()) == [-1, -1, 0, 1]
+    assert bool((shared[query == -1] == 0).all())

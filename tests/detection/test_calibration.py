@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 from scipy.optimize import minimize
 from scipy.stats import t as student
 
@@ -18,9 +19,8 @@ TRUE = EdgeNoise(
 
 def drawn(m: int = 20_000, seed: int = 0):
     """Errors [m, 4] of TRUE, u and w [m], and the local noise [m, 4]."""
-    generator = torch.Generator().manual_seed(seed)
-    unknown, picture = (torch.randn(m, generator=generator).double().exp() for _ in range(2))
-    local = torch.randn(m, 4, generator=generator).double()
+    draws = Draws(seed)
+    unknown, picture, local = draws.normal(m).exp(), draws.normal(m).exp(), draws.normal(m, 4)
     noise = torch.from_numpy(student.rvs(5, size=(m, 4), random_state=seed))
     return noise * TRUE.scale(unknown, picture, local), unknown, picture, local
 
@@ -104,8 +104,7 @@ def test_probabilities_are_a_softmax_whose_temperature_grows_with_the_variance()
     torch.testing.assert_close(told(logits, u), expected)
 
 
-def test_the_temperature_that_generated_the_classes_is_recovered():
-    generator = torch.Generator().manual_seed(0)
+def test_the_temperature_that_generated_the_classes_is_recovered(generator):
     logits = 6 * torch.randn(20_000, 3, generator=generator)
     u = torch.randn(20_000, generator=generator).exp()
     true = ClassTemperature(torch.tensor(1.2).double(), torch.tensor(0.8).double())

@@ -3,14 +3,8 @@
 import numpy as np
 import torch
 
-from trustgp.detection.class_gaussians import (
-    PRIOR_ROWS,
-    SPHERES,
-    WEIGHTS,
-    ClassGaussians,
-    ClassMoments,
-    FeaturePool,
-)
+from trustgp.detection import class_gaussians as module
+from trustgp.detection.class_gaussians import ClassGaussians, ClassMoments, FeaturePool
 from trustgp.detection.picture_pass import MAX_SAMPLED, BoxSample
 
 WIDTH = 5
@@ -43,7 +37,7 @@ def reference(seen, kinds, classes, weight, sphere):
     centres, spreads = [], []
     for c in range(classes):
         own = seen[kinds == c]
-        centre = (own.sum(axis=0) + PRIOR_ROWS * mean) / (len(own) + PRIOR_ROWS)
+        centre = (own.sum(axis=0) + module.PRIOR_ROWS * mean) / (len(own) + module.PRIOR_ROWS)
         common = within if len(own) else between
         prior = (1 - sphere) * common + sphere * np.trace(common) / WIDTH * np.eye(WIDTH)
         scatter = (own - centre).T @ (own - centre)
@@ -53,10 +47,8 @@ def reference(seen, kinds, classes, weight, sphere):
 
 
 def distance(seen, kinds, centres, spreads):
-    pairs = zip(seen.numpy(), kinds.numpy(), strict=True)
-    return np.array(
-        [(s - centres[c]) @ np.linalg.inv(spreads[c]) @ (s - centres[c]) / WIDTH for s, c in pairs]
-    )
+    away, inverses = seen.numpy() - centres[kinds.numpy()], np.linalg.inv(spreads)[kinds.numpy()]
+    return np.einsum("mi,mij,mj->m", away, inverses, away) / WIDTH
 
 
 def test_shrinkage_is_the_likeliest_of_the_grid_on_held_out_rows():
@@ -69,7 +61,7 @@ def test_shrinkage_is_the_likeliest_of_the_grid_on_held_out_rows():
         logs = np.array([np.linalg.slogdet(spreads[c])[1] for c in held_kinds.numpy()])
         return float((0.5 * WIDTH * distance(held_out, held_kinds, centres, spreads) + 0.5 * logs).mean())
 
-    best = min(((w, s) for w in WEIGHTS for s in SPHERES), key=lambda pair: loss(*pair))
+    best = min(((w, s) for w in module.WEIGHTS for s in module.SPHERES), key=lambda pair: loss(*pair))
     for label in (held_kinds, torch.full_like(held_kinds, 3)):
         expected = distance(held_out, label, *reference(seen, kinds, 4, *best))
         np.testing.assert_allclose(gaussians(held_out, label).numpy(), expected, rtol=1e-4)

@@ -140,9 +140,8 @@ WRONG_CLASSES = [{0: "rover"}, {"rover": 0}, {"rover": 0, "lander": "one"}, {5: 
 @pytest.mark.parametrize("labels", WRONG_CLASSES)
 def test_labels_need_a_number_for_each_category(folder, labels):
     path, content = folder
-    with pytest.raises(
-        ValueError, match=r"category '\w+', id \d, has the class '?[\w.]+'?; pass labels= with"
-    ):
+    wrong = r"category '\w+', id \d, has the class '?[\w.]+'?; pass labels= with"
+    with pytest.raises(ValueError, match=wrong):
         read(path, labels=labels)
     for part, key in (("categories", "id"), ("annotations", "category_id")):
         content[part] = [{**row, key: str(row[key])} for row in content[part]]
@@ -207,7 +206,6 @@ def test_a_picture_outside_of_the_folder_is_refused(folder, name):
     (inner / "link.png").symlink_to(place / "outside.png")
     content["images"] = [{**content["images"][0], "file_name": name}]
     content["annotations"] = content["annotations"][:2]
-    with pytest.raises(
-        ValueError, match=r"all.json names .*, which is not in .*; pass a file whose pictures"
-    ):
+    outside = r"all.json names .*, which is not in .*; pass a file whose pictures"
+    with pytest.raises(ValueError, match=outside):
         coco_scenes(write(place, content) / "all.json", inner, prepare=pixels, labels=CLASSES)

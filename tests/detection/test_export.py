@@ -251,11 +251,7 @@ def test_functions_that_take_no_detector_say_why(model, call, match):
 
 
 def test_functions_of_a_model_refuse_a_bare_network(tmp_path):
-    calls = {
-        ".onnx": trustgp.export_onnx,
-        ".pt2": trustgp.compile,
-        "": lambda model, *_: trustgp.compress(model),
-    }
-    for end, call in calls.items():
+    calls = (".onnx", trustgp.export_onnx), (".pt2", trustgp.compile), ("", lambda m, *_: trustgp.compress(m))
+    for end, call in calls:
         with pytest.raises(TypeError, match="model is a Linear; pass"):
             call(nn.Linear(2, 2), tmp_path / f"no{end}", torch.zeros(1, 2))

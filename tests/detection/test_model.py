@@ -1,4 +1,4 @@
-"""A fitted detector's file, threshold and monitor."""
+"""A fitted detector's file, threshold, monitor and scores."""
 
 import copy
 import dataclasses
@@ -8,9 +8,11 @@ import torch
 from detection.conftest import LOOSE, SIDE, noise, noise_scenes, plain_detr
 from detection.test_predict import outputs_of
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp.cli import main
+from trustgp.detection import BoxTargets
 from trustgp.detection.adapter import match
 from trustgp.math.quantiles import held_out_quantile
 
@@ -151,3 +153,46 @@ def test_the_novelty_of_a_picture_without_detections_is_its_own(alarmed):
     without = dataclasses.replace(strict.state, threshold=None)
     with pytest.raises(ValueError, match="there is no threshold"):
         trustgp.Monitor(type(model)(without).watch())
+
+
+@pytest.fixture(scope="module")
+def data(fitted):
+    return noise_scenes(fitted[0], 8, 5, fitted[1].settings.adapter)
+
+
+def test_evaluation_reports_the_scores_of_one_pass(fitted, data):
+    model, passes = fitted[1], []
+    before = data[0].clone(), [one.boxes.clone() for one in data[1]]
+    count = lambda module, given, out: passes.append(len(out["logits"]))  # noqa: E731
+    foreign, names = DataLoader(data[0] + 3.0, 4), ["rover", "lander"]
+    with model.network.register_forward_hook(count):
+        scored = trustgp.evaluate(model, data, foreign, names=names, progress=False)
+    assert list(scored.outputs) == ["rover", "lander"]
+    assert sum(passes) == 16
+    assert isinstance(scored, trustgp.DetectionEvaluation)
+    assert (len(scored), scored.counts.ood_rows) == (8, 8)
+    assert scored.counts.detections == sum(len(one) for one in model.predict(data[0]))
+    assert 0.0 <= scored.dece <= 1.0
+    assert torch.equal(data[0], before[0])
+    assert all(torch.equal(one.boxes, box) for one, box in zip(data[1], before[1], strict=True))
+
+
+def test_bad_input_is_refused(fitted, data):
+    model, (images, targets) = fitted[1], data
+    unknown = images, [BoxTargets(one.boxes, one.labels + 2) for one in targets]
+    assert trustgp.evaluate(model, data, unknown, progress=False).counts.ood_unknown > 0
+    empty = [BoxTargets(torch.zeros(0, 4), torch.zeros(0)) for _ in targets]
+    cases = [
+        ((unknown,), {}, r"data, picture 0: labels .* 0 to 1"),
+        (((images, empty),), {}, "no targets in any picture"),
+        ((data,), {"names": ["rover"]}, "2 are needed, no two alike"),
+        ((data,), {"unpack": lambda batch: batch}, "not for detectors"),
+        ((images,), {}, r"\(images, targets\)"),
+        ((data, images[:0]), {}, "ood holds no pictures"),
+        ((data, torch.full_like(images, torch.nan)), {}, "ood: 8 pictures hold NaN"),
+        ((data, noise(2)[:, :1]), {}, "channels"),
+        ((data, TensorDataset(images, torch.zeros(8))), {}, "ood, picture 0: cannot read a Tensor"),
+    ]
+    for arguments, options, words in cases:
+        with pytest.raises(ValueError, match=words):
+            trustgp.evaluate(model, *arguments, progress=False, **options)

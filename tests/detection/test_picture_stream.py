@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from detection.conftest import fit_loose, grid, noise_scenes
+from draws import normal
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import trustgp
 from trustgp.data.tensor_file import ArtifactError
 from trustgp.detection import fitting, picture_pass
-from trustgp.detection.picture_pass import MAX_VARIED, HeldOut
+from trustgp.detection.picture_pass import MAX_VARIED, HeldOut, photometric_variants
 from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of the .* training pictures are held out")
@@ -187,3 +188,22 @@ def test_variants_are_of_held_out_pictures_evenly_spread():
         if total is not None:
             assert varied[-1] > 0.9 * held_out[-1] or len(held_out) == len(varied)
     assert 3 not in HeldOut(None)
+
+
+IMAGES = normal(3, 3, 6, 5)
+
+
+def test_brightness_and_contrast_of_each_picture_change_by_itself():
+    variants = photometric_variants(IMAGES)
+    assert len(variants) == picture_pass.VARIANTS
+    for shift, other in zip(picture_pass.BRIGHTNESS, variants, strict=False):
+        spread = IMAGES.flatten(2).std(dim=2, correction=0)
+        torch.testing.assert_close((other - IMAGES).mean(dim=(2, 3)), shift * spread)
+        torch.testing.assert_close(other.std(dim=(2, 3)), IMAGES.std(dim=(2, 3)))
+    for times, other in zip(picture_pass.CONTRAST, variants[len(picture_pass.BRIGHTNESS) :], strict=True):
+        torch.testing.assert_close(other.mean(dim=(2, 3)), IMAGES.mean(dim=(2, 3)))
+        torch.testing.assert_close(other.std(dim=(2, 3)), times * IMAGES.std(dim=(2, 3)))
+    single, scaled = photometric_variants(IMAGES[1:2]), photometric_variants(255 * IMAGES + 7)
+    for i, plain in enumerate(variants):
+        assert torch.equal(single[i][0], plain[1])
+        torch.testing.assert_close(255 * plain + 7, scaled[i])

@@ -138,17 +138,10 @@ def test_every_source_gives_the_same_pictures_and_targets(source):
     assert torch.equal(as_pictures(BATCH, channels=3, size=(HEIGHT, WIDTH)), IMAGES)
 
 
-ALONE = [
-    IMAGES,
-    list(IMAGES),
-    IMAGES[0],
-    DataLoader(IMAGES, 2),
-    TensorDataset(IMAGES),
-    {"pixel_values": IMAGES},
-]
+ALONE = IMAGES, list(IMAGES), IMAGES[0], DataLoader(IMAGES, 2), TensorDataset(IMAGES)
 
 
-@each("given", ALONE)
+@each("given", [*ALONE, {"pixel_values": IMAGES}])
 def test_foreign_pictures_may_come_without_targets_and_with_other_labels(given):
     images, targets = scenes(given, foreign=True)
     assert targets is None

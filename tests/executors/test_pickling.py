@@ -36,11 +36,8 @@ def test_a_tensor_arrives_with_its_values_dtype_and_layout():
     for tensor in TENSORS:
         arrived = unpack([bytes(part) for part in pack(partial(given, tensor))[0]])(None)
         assert torch.equal(arrived, tensor)
-        assert (arrived.dtype, arrived.stride(), type(arrived)) == (
-            tensor.dtype,
-            tensor.stride(),
-            type(tensor),
-        )
+        for about in (type, torch.Tensor.stride, lambda one: one.dtype):
+            assert about(arrived) == about(tensor)
 
 
 def test_the_memory_of_large_tensors_is_not_copied_on_either_side():
@@ -78,12 +75,11 @@ class Packing:
         return ((position, there(task)) for position, task in enumerate(tasks))
 
 
-OTHERS = (
-    pytest.param(kind, marks=pytest.mark.nightly) for kind in (trustgp.LayerFactors(), trustgp.Sketch(64))
-)
+nightly = partial(pytest.param, marks=pytest.mark.nightly)
+KINDS = trustgp.JacobianRows(keep=40), nightly(trustgp.LayerFactors()), nightly(trustgp.Sketch(64))
 
 
-@pytest.mark.parametrize("kind", [trustgp.JacobianRows(keep=40), *OTHERS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_experts_that_have_travelled_are_the_same_to_the_bit(kind, fit_case, assert_same_state):
     """Only a fit packs all that experts share."""
     fits = (fit_case(tangents=kind, executor=one, witness=None) for one in (Threads(1), Packing()))

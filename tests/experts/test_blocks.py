@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from draws import Draws
 
 from trustgp.experts import stack
 from trustgp.experts.blocks import Blocks, by_owner
@@ -16,8 +17,7 @@ CASES = [(1, 5), (7, 5), (40, 5), (300, 3), (64, 64), (9, 1), (200, 50)]
 
 
 def labels_of(n: int, owners: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(n)
-    return (torch.rand(n, generator=generator).square() * owners).long()  # uneven
+    return (Draws(n).uniform(n).square() * owners).long()  # uneven
 
 
 @pytest.mark.parametrize(("n", "owners"), CASES)
@@ -43,19 +43,14 @@ def test_every_row_comes_back_from_a_block_of_its_owner(n, owners):
 
 
 def experts(columns: bool) -> list:
-    generator = torch.Generator().manual_seed(0)
-    made = []
+    draws, made = Draws(), []
     for rank in (3, 5, 0, 4):
-        kept = torch.randperm(12, generator=generator)[:8].sort().values if columns else NO_COLUMNS
+        kept = torch.randperm(12, generator=draws.generator)[:8].sort().values if columns else NO_COLUMNS
         if rank == 0:
             made.append(PriorPosterior(torch.zeros(0, 2).double()))
             continue
-        basis = torch.linalg.qr(torch.randn(8 if columns else 12, rank, generator=generator).double())[0]
-        shrinkage, weights = (
-            torch.rand(rank, generator=generator).double(),
-            torch.randn(len(basis), 2).double(),
-        )
-        made.append(SpanPosterior(kept, basis, shrinkage, weights))
+        basis = torch.linalg.qr(draws.normal(8 if columns else 12, rank))[0]
+        made.append(SpanPosterior(kept, basis, draws.uniform(rank), draws.normal(len(basis), 2)))
     return made
 
 

@@ -3,24 +3,16 @@ import functools
 from dataclasses import replace
 
 import pytest
+import reference
 import torch
-from reference import (
-    dense_gram,
-    dense_jacobian,
-    flat_parameters,
-    greedy_by_refit,
-    leave_out,
-    posterior_mean,
-    posterior_variance,
-    profile_likelihood,
-    relative_sizes,
-    scale_from_eigenpairs,
-)
+from blobs import blobs, fit
+from reference import dense_jacobian, greedy_by_refit, leave_out, profile_likelihood, relative_sizes
 
 from trustgp.data.rows import Rows
-from trustgp.experts.expert import Problem, Task, prior_expert, solve_expert
+from trustgp.experts.expert import HIGHEST, LOWEST, Problem, Task, prior_expert, prior_of, solve_expert
 from trustgp.experts.features import MIN_AMPLITUDE, amplitudes
-from trustgp.math.evidence import maximise_evidence
+from trustgp.likelihoods import Classification
+from trustgp.math.evidence import maximise_evidence, pooled_evidence
 from trustgp.math.low_rank import SELECTION_NOISE
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
 from trustgp.tangents.network import prepare
@@ -48,13 +40,12 @@ class Setting:
         mixes = output_mixes(outputs, case.targets.shape[1], torch.Generator().manual_seed(0))
         self.mix, self.served = mixes[kernel]
         bound = tangents.bind(prepared, self.mix, case.inputs[:8], case.targets[:8])
-        with torch.no_grad():
-            self.residual = case.targets - case.network(case.inputs)
+        self.residual = case.targets - case.network(case.inputs).detach()
         rows = Rows(case.inputs, case.targets)
         self.problem = Problem(rows, bound, self.served, self.residual, groups)
         jacobian = jacobian_of(case.network, case.inputs)
-        self.gram = dense_gram(jacobian, self.mix)
-        linear = jacobian @ flat_parameters(case.network)
+        self.gram = reference.dense_gram(jacobian, self.mix)
+        linear = jacobian @ reference.flat_parameters(case.network)
         self.targets = (linear + self.residual)[:, self.served]
         alike = torch.ones(len(case.inputs), len(self.served), dtype=torch.float64)
         self.amplitude = relative_sizes_of(case.network, case.inputs) if outputs == "shared" else alike
@@ -86,16 +77,16 @@ def test_a_solved_expert_equals_dense_gp_regression(case, tangents, outputs, ker
     tau, scale = setting.evidence(expert)
     assert float(expert.jitter) == 0.0
     # tau is read back as noise / scale, and the smallest eigenvalues lie far below it: 1e-8 is what is left.
-    torch.testing.assert_close(scale, scale_from_eigenpairs(gram, targets, tau), rtol=1e-8, atol=0)
+    torch.testing.assert_close(scale, reference.scale_from_eigenpairs(gram, targets, tau), rtol=1e-8, atol=0)
     level = float(gram.diagonal().mean())
     best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 2)) for power in range(-16, 5))
     # the search stops a hundredth short at worst
     assert profile_likelihood(gram, targets, tau) >= best - 0.01
     answer = expert.posterior(setting.problem.tangents(case.inputs[test]))
     prior = setting.gram.diagonal()[test]
-    variance = posterior_variance(gram, cross, prior, tau)
+    variance = reference.posterior_variance(gram, cross, prior, tau)
     torch.testing.assert_close(answer.unit, variance, rtol=1e-6, atol=1e-10 * float(prior.max()))
-    shift = posterior_mean(gram, cross, residual, tau)
+    shift = reference.posterior_mean(gram, cross, residual, tau)
     # (K + tau I)^-1 has a condition of up to 1e8 here, which costs that many digits on both sides.
     torch.testing.assert_close(answer.residual_mean, shift, rtol=1e-6, atol=1e-8)
     errors, variances = leave_out(gram, residual, torch.arange(60), tau)
@@ -162,9 +153,8 @@ def test_with_a_kernel_of_their_own_left_out_groups_are_predicted_from_the_rows_
     gram = exact.gram[rows][:, rows]
     tau = maximise_evidence(gram, setting.targets[rows]).tau
     retrained, _ = leave_out(gram, setting.targets[rows], groups[rows], tau)
-    torch.testing.assert_close(
-        found.residual, retrained[:48].flatten() + found.residual_mean, rtol=1e-6, atol=1e-7
-    )
+    expected = retrained[:48].flatten() + found.residual_mean
+    torch.testing.assert_close(found.residual, expected, rtol=1e-6, atol=1e-7)
     for name in ("epistemic", "novelty", "residual_mean", "noise", "log_kappa", "output"):
         assert torch.equal(getattr(found, name), getattr(plain, name))
 
@@ -201,3 +191,20 @@ def test_a_stand_in_has_the_typical_scale_and_no_rows(case):
     torch.testing.assert_close(stand_in.scale, expected, rtol=1e-10, atol=0)
     assert len(stand_in.rows) == int(stand_in.own) == 0
     assert stand_in.kappa.tolist() == [1.0, 1.0]
+
+
+def test_the_prior_is_that_of_the_dense_kernel_and_pseudo_targets():
+    case = blobs()
+    network = copy.deepcopy(case.network).double()
+    inputs, labels = case.train[0][:120].double(), case.train[1][:120]
+    held = (case.validation[0].double(), case.validation[1])
+    model = fit(case, network=network, train=(inputs, labels), validation=held, num_experts=1)
+    mix = model.mixtures[0].tangents.mix
+    jacobian = dense_jacobian(network, inputs)
+    rows = torch.einsum("c,ncp->np", mix[0], jacobian)
+    logits = network(inputs).detach()
+    aim = jacobian @ reference.flat_parameters(network) + Classification().residual(logits, labels[:, None])
+    expected = pooled_evidence([(rows @ rows.T, aim @ mix.T)], lowest=LOWEST, highest=HIGHEST)
+    found = prior_of(model.mixtures[0].experts)
+    assert float(found.tau) == pytest.approx(float(expected.tau), rel=1e-6)
+    assert float(found.scale) == pytest.approx(float(expected.scale), rel=1e-6)

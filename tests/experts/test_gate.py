@@ -1,5 +1,6 @@
 import pytest
 import torch
+from draws import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,12 +10,8 @@ from trustgp.tangents.factors import FactorFeatures
 from trustgp.tangents.rows import RowFeatures
 
 
-def cloud(n: int, q: int, seed: int) -> torch.Tensor:
-    return torch.randn(n, q, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def test_nearest_two_equal_the_sorted_distances():
-    points, centroids = cloud(40, 3, 0), cloud(6, 3, 1)
+    points, centroids = normal(40, 3), normal(6, 3, seed=1)
     nearest, second = nearest_two(points, centroids)
     for i in range(40):
         order = sorted(range(6), key=lambda j: float((points[i] - centroids[j]).square().sum()))
@@ -22,7 +19,7 @@ def test_nearest_two_equal_the_sorted_distances():
 
 
 def test_a_cell_that_is_too_large_gives_way_to_the_means_of_its_halves(monkeypatch):
-    points, centroids = cloud(200, 3, 0), cloud(5, 3, 1)
+    points, centroids = normal(200, 3), normal(5, 3, seed=1)
     labels = nearest_two(points, centroids)[0]
     cells = [(labels == number).nonzero().flatten() for number in range(5)]
     *others, largest = sorted(range(5), key=lambda number: len(cells[number]))
@@ -36,7 +33,7 @@ def test_a_cell_that_is_too_large_gives_way_to_the_means_of_its_halves(monkeypat
 
 
 def test_rows_in_one_place_do_not_keep_the_others_from_being_split():
-    points = torch.cat([torch.zeros(500, 2, dtype=torch.float64), cloud(400, 2, 0) + 9.0])
+    points = torch.cat([torch.zeros(500, 2, dtype=torch.float64), normal(400, 2) + 9.0])
     centroids = find_centroids(points[498:502], points, 10, seed=0)
     sizes = torch.bincount(nearest_two(points, centroids)[0])
     assert sorted(sizes.tolist())[-2] <= OVERSIZE * 90
@@ -48,7 +45,7 @@ def test_ties_go_to_the_first_centroid():
 
 
 def test_explicit_features_give_the_same_components_as_a_gram_matrix():
-    phi = cloud(20, 5, 0)
+    phi = normal(20, 5)
     explicit = RowFeatures(phi)
     ones = torch.ones(20, 1, dtype=torch.float64)
     hidden = FactorFeatures((phi,), (ones,), ())  # (a . a') (1 . 1): the same kernel
@@ -60,20 +57,18 @@ def test_explicit_features_give_the_same_components_as_a_gram_matrix():
 
 def test_a_gate_without_projection_has_no_components():
     gate = Gate(None, torch.zeros(1, 0, dtype=torch.float64))
-    assert gate.embed(RowFeatures(cloud(7, 2, 0))).shape == (7, 0)
+    assert gate.embed(RowFeatures(normal(7, 2))).shape == (7, 0)
     assert gate.num_experts == 1
 
 
-@given(
-    st.integers(0, 10**6),
-    st.integers(4, 60),
-    st.integers(1, 4),
-    st.integers(2, 8),
-    st.sampled_from(["gaussian", "copies", "one place", "heavy"]),
-)
+SIZES = st.integers(4, 60), st.integers(1, 4), st.integers(2, 8)
+KINDS = st.sampled_from(["gaussian", "copies", "one place", "heavy"])
+
+
+@given(st.integers(0, 10**6), *SIZES, KINDS)
 def test_every_row_has_exactly_one_expert_and_no_expert_is_empty(seed, n, q, experts, kind):
     experts = min(experts, n)
-    points = cloud(n, q, seed)
+    points = normal(n, q, seed=seed)
     if kind == "copies":
         points = points[torch.arange(n) % 3]
     if kind == "one place":

@@ -7,6 +7,7 @@ import pytest
 import torch
 from blobs import blobs, fit
 from torch import nn
+from zoo import Net
 
 import trustgp
 from trustgp.experts.hidden import MAX_BYTES, HiddenRows, rows_per_class, unit_vectors
@@ -42,9 +43,8 @@ def test_as_many_rows_of_each_class_are_kept_also_with_more_rows():
     more = kept.extended(hidden[:900], torch.full((900,), 3))
     assert torch.bincount(more.labels)[3] == 907
     assert bool((more.points == unit_vectors(hidden[850:851]).float()).all(dim=1).any())
-    assert torch.isfinite(
-        HiddenRows.of(torch.tensor([[1.0, torch.inf], [0.0, 1.0]]), labels[:2]).points
-    ).all()
+    infinite = HiddenRows.of(torch.tensor([[1.0, torch.inf], [0.0, 1.0]]), labels[:2])
+    assert torch.isfinite(infinite.points).all()
     for classes, width in ((10, 128), (1000, 64), (1, 16), (1000, 4096)):
         few = rows_per_class(classes, width)
         assert few == 4 or few * classes * width * 4 <= MAX_BYTES
@@ -54,25 +54,19 @@ def test_as_many_rows_of_each_class_are_kept_also_with_more_rows():
 def test_vectors_of_zeros_and_of_infinities_are_far():
     kept = HiddenRows.of(torch.eye(3), torch.zeros(3, dtype=torch.int64))
     rows = torch.tensor([[0.0, 0.0, 0.0], [torch.inf, 1.0, 0.0], [-1.0, -1.0, -1.0]])
-    assert kept(rows).flatten().tolist() == pytest.approx(
-        [0.0, math.log(2.0), math.log(1 + 1 / math.sqrt(3))]
-    )
+    expected = [math.log(distance) for distance in (1.0, 2.0, 1 + 1 / math.sqrt(3))]
+    assert kept(rows).flatten().tolist() == pytest.approx(expected)
 
 
-class Positions(nn.Module):
+def positions(net, x):
     """A head at every position, whose logits are averaged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head, self.scale = nn.Linear(4, 6), nn.Linear(6, 3), nn.Parameter(torch.ones(3))
-
-    def forward(self, x):
-        return self.head(self.body(x).tanh()).mean(dim=1) * self.scale
+    return net.head(net.body(x).tanh()).mean(dim=1) * net.scale
 
 
+PARTS = {"body": nn.Linear(4, 6), "head": nn.Linear(6, 3), "scale": nn.Parameter(torch.ones(3))}
 HEADS = {
     "chain": (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), (4,), "2.weight"),
-    "positions": (Positions(), (5, 4), "head.weight"),
+    "positions": (Net(positions, **PARTS), (5, 4), "head.weight"),
     "maps": (nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1), nn.AdaptiveAvgPool2d(1),
                            nn.Flatten()), (1, 6, 6), "2.weight"),
     "normalised": (nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3), nn.LayerNorm(3)), (4,), "1.weight"),
@@ -103,15 +97,9 @@ def test_the_head_is_the_last_weight_matrix_and_its_inputs_come_with_the_feature
 
 
 def test_a_network_whose_last_layer_mixes_the_rows_up_has_no_head():
-    class Turned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x):  # [n, t, 4], the positions first in the layer
-            return self.layer(x.transpose(0, 1)).mean(dim=0)
-
-    assert find_head(prepare(Turned().eval(), "all", None), torch.randn(6, 5, 4)) == ""
+    # [n, t, 4], the positions first in the layer
+    turned = Net(lambda net, x: net.layer(x.transpose(0, 1)).mean(dim=0), layer=nn.Linear(4, 3)).eval()
+    assert find_head(prepare(turned, "all", None), torch.randn(6, 5, 4)) == ""
 
 
 def test_models_keep_save_extend_and_export_hidden_rows(tmp_path):
@@ -151,12 +139,8 @@ def test_several_networks_have_the_hidden_rows_of_the_first_and_half_precision_t
 def test_small_budgets_and_the_papers_form_have_none_and_old_files_must_be_fitted_again(tmp_path):
     case = blobs()
     assert fit(case, budget="120 KiB").mixtures[0].hidden is None
-    assert (
-        trustgp.paper(
-            case.network, case.train, likelihood=trustgp.Classification(), progress=False
-        ).origin.head
-        == ""
-    )
+    paper = trustgp.paper(case.network, case.train, likelihood=trustgp.Classification(), progress=False)
+    assert paper.origin.head == ""
     model = fit(case)
     tensors = model_tensors(model.state)
     del tensors["calibration.1.tails"]

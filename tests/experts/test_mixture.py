@@ -4,10 +4,13 @@ from dataclasses import replace
 import pytest
 import torch
 from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
+from shared_fixtures import toy_rows
 
 from trustgp.experts.gate import nearest_two
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.experts.posteriors import LatentMoments, PriorPosterior
+
+NEW = toy_rows(30, seed=9)[0]
 
 
 @pytest.fixture(scope="module")
@@ -15,20 +18,14 @@ def mixture(fit_case):
     return fit_case(budget="none").mixtures[0]
 
 
-@pytest.fixture(scope="module")
-def new(toy):
-    return toy(30, seed=9)[0]
-
-
-def test_predictions_equal_the_dense_gp_of_the_expert_of_the_nearest_centroid(mixture, new, case):
-    raw = mixture.raw(new)
-    points = mixture.gate.embed(mixture.tangents(new))
+def test_predictions_equal_the_dense_gp_of_the_expert_of_the_nearest_centroid(mixture, case):
+    raw = mixture.raw(NEW)
+    points = mixture.gate.embed(mixture.tangents(NEW))
     assert torch.equal(raw.expert[:, 0], nearest_two(points, mixture.gate.centroids)[0])
     assert len(raw.expert.unique()) > 1  # otherwise this test shows nothing
-    train, test = dense_jacobian(case.network, case.inputs), dense_jacobian(case.network, new)
+    train, test = dense_jacobian(case.network, case.inputs), dense_jacobian(case.network, NEW)
     mix = mixture.tangents.mix
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
     for index, expert in enumerate(mixture.experts):
         chosen = raw.expert[:, 0] == index
         rows, amplitude = expert.rows, relative_sizes(test[chosen])
@@ -52,10 +49,10 @@ class NoGradient(PriorPosterior):
         return LatentMoments(zeros, zeros, zeros[:, None].expand(-1, 2))
 
 
-def test_rows_without_any_gradient_are_novel(mixture, new):
+def test_rows_without_any_gradient_are_novel(mixture):
     posterior = NoGradient(torch.zeros(0, 2, dtype=torch.float64))
     experts = tuple(replace(expert, posterior=posterior) for expert in mixture.experts)
-    assert bool((replace(mixture, experts=experts).raw(new).novelty == 1.0).all())
+    assert bool((replace(mixture, experts=experts).raw(NEW).novelty == 1.0).all())
 
 
 def raw_of(n: int, outputs: int) -> LatentPrediction:

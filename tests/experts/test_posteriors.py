@@ -1,9 +1,13 @@
+"""Posteriors against explicit inverses, and with rows added, without the rows of before."""
+
 import pytest
 import torch
+from draws import Draws
 from reference import inverse_of, posterior_mean, posterior_variance
 
+from trustgp.experts.features import NO_COLUMNS
 from trustgp.experts.posteriors import GramPosterior, SpanPosterior, make_posterior
-from trustgp.math.evidence import maximise_evidence
+from trustgp.math.evidence import factorise, maximise_evidence
 from trustgp.tangents.factors import FactorFeatures
 from trustgp.tangents.rows import RowFeatures
 
@@ -57,3 +61,34 @@ def test_a_basis_is_kept_in_the_precision_of_the_features():
     posterior = posterior_of(phi, EVERY, evidence, torch.cholesky_solve(RESIDUAL, evidence.factor))
     assert posterior.basis.dtype == torch.float32
     assert bool((posterior(RowFeatures(TRAIN.float())).unit >= 0).all())
+
+
+def span_of(phi, residual, tau) -> SpanPosterior:
+    factor, _ = factorise(phi @ phi.T, tau)
+    weights = torch.cholesky_solve(residual, factor)
+    found = make_posterior(RowFeatures(phi), NO_COLUMNS, factor, weights, tau)
+    assert isinstance(found, SpanPosterior)
+    return found
+
+
+@pytest.mark.parametrize(("old", "new"), [(12, 5), (3, 9), (40, 4)])
+def test_rows_that_are_added_say_what_all_rows_together_say(old, new):
+    draws, tau = Draws(old), torch.tensor(0.3).double()
+    phi, residual = draws.normal(old + new, 16), draws.normal(old + new, 2)
+    rows = RowFeatures(draws.normal(7, 16))
+    before = span_of(phi[:old], residual[:old], tau)
+    found = before.extended(phi[old:], residual[old:], tau)(rows)
+    precision = torch.eye(16).double() + phi.T @ phi / tau  # dense, of all rows
+    x = rows.rows
+    torch.testing.assert_close(found.unit, (x * torch.linalg.solve(precision, x.T).T).sum(dim=1))
+    expected = x @ torch.linalg.solve(precision, phi.T @ residual / tau)
+    torch.testing.assert_close(found.residual_mean, expected)
+
+
+def test_directions_that_were_dropped_stay_unknown_and_the_variance_falls_with_new_rows():
+    draws, tau = Draws(1), torch.tensor(0.1).double()
+    phi, rows, added = draws.normal(20, 12), RowFeatures(draws.normal(30, 12)), draws.normal(3, 12)
+    few = span_of(phi, phi[:, :1], tau).truncate(4)
+    more = few.extended(added, added[:, :1], tau)
+    assert more.directions == 7
+    assert bool((more(rows).unit <= few(rows).unit + 1e-12).all())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws, normal
 from reference import leave_out, posterior_mean, posterior_variance, profile_likelihood, scale_from_eigenpairs
 
 from trustgp.data import chunking
@@ -17,16 +18,12 @@ PRIOR = Prior(tau=torch.tensor(0.3, dtype=torch.float64), scale=torch.tensor(1.7
 
 
 def rows_of(n: int = N, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    wide = torch.linspace(1.5, 0.1, D, dtype=torch.float64)
-    return (torch.randn(n, D, generator=generator, dtype=torch.float64) * wide).to(dtype)
+    return (normal(n, D, seed=seed) * torch.linspace(1.5, 0.1, D, dtype=torch.float64)).to(dtype)
 
 
 def values_of(phi: torch.Tensor, seed: int = 1) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.randn(D, B, generator=generator, dtype=torch.float64)
-    noise = torch.randn(len(phi), B, generator=generator, dtype=torch.float64)
-    return phi.double() @ weights + 0.7 * noise
+    draws = Draws(seed)
+    return phi.double() @ draws.normal(D, B) + 0.7 * draws.normal(len(phi), B)
 
 
 def both(phi: torch.Tensor) -> tuple[PrimalSystem, DualSystem]:
@@ -108,9 +105,10 @@ def test_borrowed_rows_are_evenly_spread_and_added_to_the_sums(most):
     torch.testing.assert_close(found.features.rows, phi[found.seen], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("n", "way"), [(D, DualSystem), (D + 1, PrimalSystem), (N, PrimalSystem), (5, DualSystem)]
-)
+WAYS = {5: DualSystem, D: DualSystem, D + 1: PrimalSystem, N: PrimalSystem}
+
+
+@pytest.mark.parametrize(("n", "way"), WAYS.items())
 def test_columns_are_taken_where_they_are_fewer_than_rows(n, way):
     rows = torch.arange(100, 100 + n)
     found = select_rows(rows, RowFeatures(rows_of(n)), CPU)

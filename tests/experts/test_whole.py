@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from draws import Draws, normal
 from reference import dense_jacobian
+from tiny_networks import adam
 from torch import nn
 
 import trustgp
 from trustgp.experts.whole import MIN_LEVERAGE, RIDGE, ContrastPosterior, WholePosterior
+from trustgp.math.cross_entropy import two_sided
 from trustgp.state.latent import predict_latent
 from trustgp.tangents import Sketch
 from trustgp.tangents.network import prepare
@@ -26,9 +29,7 @@ def by_hand(rows, noise, new):
 
 @pytest.fixture
 def gradients():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(40, 3, 6, generator=generator, dtype=torch.float64)
-    return rows, torch.tensor([0.5, 2.0, 0.1], dtype=torch.float64)
+    return normal(40, 3, 6), torch.tensor([0.5, 2.0, 0.1], dtype=torch.float64)
 
 
 def test_leverage_equals_a_dense_inverse_and_left_out_rows_one_without_them(gradients):
@@ -42,12 +43,8 @@ def test_leverage_equals_a_dense_inverse_and_left_out_rows_one_without_them(grad
     # an output left out of the sums, as if the row had that output only
     single = by_hand(rows[:, :1], noise[:1], rows[:, :1])
     alone = WholePosterior.of(moments[:1], noise[:1], len(rows), torch.float64)
-    without = torch.stack(
-        [
-            by_hand(torch.cat([rows[:i, :1], rows[i + 1 :, :1]]), noise[:1], rows[i : i + 1, :1])[0]
-            for i in range(40)
-        ]
-    )
+    others = [torch.cat([rows[:i, :1], rows[i + 1 :, :1]]) for i in range(40)]
+    without = torch.cat([by_hand(others[i], noise[:1], rows[i : i + 1, :1]) for i in range(40)])
     left_out = alone.left_out(rows[:, :1]).exp() * single.mean()
     torch.testing.assert_close(left_out, without, rtol=1e-3, atol=0.0)
 
@@ -77,11 +74,7 @@ def test_an_output_without_a_gradient_or_without_errors_has_the_least_leverage(g
 def test_sketches_of_each_output_are_those_of_a_map_of_that_output(kind):
     torch.manual_seed(0)
     layers = [nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3)]
-    network = (
-        nn.Sequential(*layers)
-        if kind == "chain"
-        else nn.Sequential(*layers[:2], nn.LayerNorm(40), *layers[2:])
-    )
+    network = nn.Sequential(*layers[:2], *([] if kind == "chain" else [nn.LayerNorm(40)]), *layers[2:])
     inputs, sketch = torch.randn(9, 4), Sketch(128)
     prepared = prepare(network, "all", None)
     mix = torch.tensor([[0.6, -0.8, 0.1]], dtype=torch.float64)
@@ -102,21 +95,14 @@ def test_sketches_of_each_output_are_those_of_a_map_of_that_output(kind):
 
 @pytest.fixture(scope="module")
 def fitted():
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(300, 3, generator=generator)
-    targets = torch.stack([inputs.sum(dim=1).sin(), 3.0 * inputs[:, 0] * inputs[:, 1]], dim=1)
-    targets += 0.1 * torch.randn(300, 2, generator=generator)
+    draws = Draws()
+    inputs, noise = draws.normal(300, 3, dtype=torch.float32), draws.normal(300, 2, dtype=torch.float32)
+    targets = torch.stack([inputs.sum(dim=1).sin(), 3.0 * inputs[:, 0] * inputs[:, 1]], dim=1) + 0.1 * noise
+    rows, validation = (inputs[:200], targets[:200]), (inputs[200:250], targets[200:250])
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 2))
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
-    for _ in range(100):
-        optimiser.zero_grad()
-        (network(inputs[:200]) - targets[:200]).square().mean().backward()
-        optimiser.step()
-    rows = (inputs[:200], targets[:200]), (inputs[200:250], targets[200:250])
-    return trustgp.fit(network.eval(), rows[0], validation=rows[1], num_experts=2, progress=False), inputs[
-        250:
-    ]
+    adam(network, lambda net: (net(rows[0]) - rows[1]).square().mean(), 100, 1e-2)
+    return trustgp.fit(network, rows, validation=validation, num_experts=2, progress=False), inputs[250:]
 
 
 def test_a_saved_model_and_an_exported_graph_have_the_same_leverage(fitted, tmp_path):
@@ -155,15 +141,14 @@ def test_sketches_of_leading_differences_are_those_of_each_rows_largest_outputs(
             continue
         order = network(rows).argsort(dim=1, descending=True)[:, :3, None].expand(-1, -1, 128)
         ranked = each.by_output[: len(rows)].gather(1, order)
-        torch.testing.assert_close(
-            features.by_output[:, 1:], ranked[:, 1:] - ranked[:, :1], rtol=1e-4, atol=1e-5
-        )
+        leading = ranked[:, 1:] - ranked[:, :1]
+        torch.testing.assert_close(features.by_output[:, 1:], leading, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("signals", [1, 2, 4])
 def test_the_covariance_of_leading_logits_is_that_of_a_dense_inverse(signals):
-    generator = torch.Generator().manual_seed(0)
-    rows, new = (torch.randn(n, signals, 6, generator=generator, dtype=torch.float64) for n in (40, 5))
+    draws = Draws()
+    rows, new = draws.normal(40, signals, 6), draws.normal(5, signals, 6)
     moments = torch.einsum("ncd,nce->cde", rows, rows)
     whole = ContrastPosterior.of(moments, torch.zeros(1), len(rows), torch.float64)
     psi, fresh = (values if signals == 1 else values[:, 1:] for values in (rows, new))
@@ -179,32 +164,24 @@ def test_the_covariance_of_leading_logits_is_that_of_a_dense_inverse(signals):
     more = whole.extended(new)
     both = torch.cat([rows, new])
     every = ContrastPosterior.of(torch.einsum("ncd,nce->cde", both, both), torch.zeros(1), 45, torch.float64)
-    torch.testing.assert_close(
-        more.latent(new)["covariance"], every.latent(new)["covariance"], rtol=1e-7, atol=0
-    )
+    found, expected = (one.latent(new)["covariance"] for one in (more, every))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("outputs", [1, 5])
-def test_a_classifiers_probabilities_survive_a_file_a_graph_and_an_update(outputs, tmp_path):
-    generator = torch.Generator().manual_seed(0)
+def test_a_classifiers_probabilities_survive_a_file_a_graph_and_an_update(outputs, tmp_path, generator):
     inputs = torch.randn(400, 4, generator=generator)
     labels = (2 * inputs[:, 0]).round().clamp(-2, 2).long() + 2 if outputs > 1 else (inputs[:, 0] > 0).long()
+    train, validation, x = (inputs[:200], labels[:200]), (inputs[200:300], labels[200:300]), inputs[300:]
+
+    def loss(net):
+        z = net(train[0])
+        return nn.functional.cross_entropy(z if outputs > 1 else two_sided(z), train[1])
+
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, outputs))
-    optimiser = torch.optim.Adam(network.parameters(), lr=2e-2)
-    for _ in range(80):
-        optimiser.zero_grad()
-        z = network(inputs[:200])
-        z = z if outputs > 1 else torch.cat([torch.zeros_like(z), z], dim=1)
-        nn.functional.cross_entropy(z, labels[:200]).backward()
-        optimiser.step()
-    train, validation, x = (inputs[:200], labels[:200]), (inputs[200:300], labels[200:300]), inputs[300:]
-    options = {
-        "validation": validation,
-        "likelihood": trustgp.Classification(top_classes=3),
-        "num_experts": 2,
-    }
-    model = trustgp.fit(network.eval(), train, progress=False, **options)
+    options = {"likelihood": trustgp.Classification(top_classes=3), "num_experts": 2, "progress": False}
+    model = trustgp.fit(adam(network, loss, 80, 2e-2), train, validation=validation, **options)
     p, k = model.predict(x), 2 if outputs > 1 else 1
     before = model.mixtures[0].whole.latent(model.mixtures[0].tangents(x).by_output)["covariance"]
     assert p.covariance.shape == (100, k, k)

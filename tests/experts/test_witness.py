@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from shared_fixtures import toy_rows
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from witness_reference import witness_answer, witness_left_out, witness_level, witness_opinion
@@ -17,33 +18,17 @@ from trustgp.experts.witness_fit import MIN_ROWS, witness_applies
 from trustgp.export.module.experts import GraphWitness
 from trustgp.state.expert_tensors import witness_tensors
 
+ROWS, NEAR = toy_rows(160, seed=1), toy_rows(30, seed=5)[0]
+NEW = torch.cat([NEAR, 1.7 * NEAR])  # among the training rows, between them, and away from them
 PARTS = ("mean", "variance", "novelty", "precision", "distance", "noise")
 
 
 @pytest.fixture(scope="module")
-def rows(toy):
-    return toy(160, seed=1)
-
-
-@pytest.fixture(scope="module")
-def cells(find, rows):
+def cells(find):
     """A witness of several cells."""
-    state = find(*rows, rows=40)
+    state = find(*ROWS, rows=40)
     assert len(state.sizes) >= 4
     return state
-
-
-@pytest.fixture(scope="module")
-def new(toy):
-    """Inputs among the training rows, between them, and away from them."""
-    inputs = toy(30, seed=5)[0]
-    return torch.cat([inputs, 1.7 * inputs])
-
-
-def answers(state, at):
-    """What loops over rows answer."""
-    table = witness_tensors(state)
-    return witness_opinion(table, at)
 
 
 def assert_predicts(predicted, expected, rtol=1e-8, atol=1e-9):
@@ -55,40 +40,38 @@ def assert_predicts(predicted, expected, rtol=1e-8, atol=1e-9):
 
 
 @pytest.mark.parametrize("options", [{}, {"neighbours": 3}, {"neighbours": 60}, {"rows": 5, "borrowed": 0}])
-def test_predictions_and_the_exported_graph_equal_a_loop_over_rows(find, rows, new, options):
-    state = find(*rows, **{"rows": 40, **options})
-    assert_predicts(state(new), answers(state, new))
+def test_predictions_and_the_exported_graph_equal_a_loop_over_rows(find, options):
+    state = find(*ROWS, **{"rows": 40, **options})
+    assert_predicts(state(NEW), witness_opinion(witness_tensors(state), NEW))
     if "borrowed" not in options:
-        assert_predicts(GraphWitness.of(state, new)(new), state(new), rtol=1e-7)
+        assert_predicts(GraphWitness.of(state, NEW)(NEW), state(NEW), rtol=1e-7)
 
 
-def test_products_give_the_kernel_that_differences_give_and_serve_near_rows_only(
-    find, rows, new, monkeypatch
-):
-    state = replace(find(*rows, rows=40, neighbours=6), ratio=torch.tensor(1e-3, dtype=torch.float64))
+def test_products_give_the_kernel_that_differences_give_and_serve_near_rows_only(find, monkeypatch):
+    state = replace(find(*ROWS, rows=40, neighbours=6), ratio=torch.tensor(1e-3, dtype=torch.float64))
     assert state.full
     assert 10.0 < float(state.near_radius / state.length) < 1e6
     monkeypatch.setattr(witness, "SOLVED_NUMBERS", 200)  # several lots
-    by_products = state(new)
+    by_products = state(NEW)
     vars(state)["near_radius"] = 0.0
-    assert_predicts(by_products, state(new), rtol=1e-9, atol=1e-10)
+    assert_predicts(by_products, state(NEW), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", [{"neighbours": 6}, {"neighbours": 60}, {"rows": 5, "borrowed": 0}])
 @pytest.mark.parametrize("compact", [True, False])
 def test_where_no_value_is_read_and_in_the_exported_graph_predictions_are_the_same(
-    find, rows, new, monkeypatch, options, compact
+    find, monkeypatch, options, compact
 ):
     ratio = torch.tensor(1e-3, dtype=torch.float64)
-    state = replace(find(*rows, **{"rows": 40, **options}), ratio=ratio)
+    state = replace(find(*ROWS, **{"rows": 40, **options}), ratio=ratio)
     assert state.compact
-    new = torch.cat([new, 1e4 * new[:3]])  # the last have no near rows
-    expected = state(new)
+    at = torch.cat([NEW, 1e4 * NEW[:3]])  # the last have no near rows
+    expected = state(at)
     monkeypatch.setattr(witness, "readable", lambda _: False)
     monkeypatch.setattr(witness, "MIN_PRODUCTS", 0)
-    for one in (state, GraphWitness.of(state, new)):
+    for one in (state, GraphWitness.of(state, at)):
         vars(one)["compact"] = compact
-        assert_predicts(one(new), expected, rtol=1e-7)
+        assert_predicts(one(at), expected, rtol=1e-7)
 
 
 def test_distances_from_products_differ_by_rounding_only():
@@ -98,23 +81,22 @@ def test_distances_from_products_differ_by_rounding_only():
     torch.testing.assert_close(witness._by_products(first, second), expected, rtol=1e-12, atol=1e-7)
 
 
-def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(find, rows, new):
-    whole = find(*rows, neighbours=160)
+def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(find):
+    whole = find(*ROWS, neighbours=160)
     assert whole.sizes.tolist() == [160]
     kernel = RBF(float(whole.length), "fixed")
     theirs = GaussianProcessRegressor(kernel, alpha=float(whole.ratio), optimizer=None)
-    centre = rows[1].mean(dim=0)
-    theirs.fit(whole.points.double().numpy(), (rows[1] - centre).numpy())
-    mean, std = map(torch.from_numpy, theirs.predict(whole.scaled(new).numpy(), return_std=True))
-    torch.testing.assert_close(whole(new).mean - centre, mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(whole(new).novelty.sqrt(), std[:, 0], rtol=1e-6, atol=1e-6)
+    centre = ROWS[1].mean(dim=0)
+    theirs.fit(whole.points.double().numpy(), (ROWS[1] - centre).numpy())
+    mean, std = map(torch.from_numpy, theirs.predict(whole.scaled(NEW).numpy(), return_std=True))
+    torch.testing.assert_close(whole(NEW).mean - centre, mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(whole(NEW).novelty.sqrt(), std[:, 0], rtol=1e-6, atol=1e-6)
 
 
 def test_level_reach_and_errors_are_those_of_left_out_rows(cells):
     table = witness_tensors(cells)
-    squared = {
-        row: (y - mean) ** 2 for row, (_, mean, _, y) in witness_left_out(table, torch.arange(160)).items()
-    }
+    left_out = witness_left_out(table, torch.arange(160)).items()
+    squared = {row: (y - mean) ** 2 for row, (_, mean, _, y) in left_out}
     expected = torch.tensor([squared[row].tolist() for row in cells.rows.tolist()], dtype=torch.float64)
     torch.testing.assert_close(cells.errors, expected, rtol=1e-6, atol=1e-12)  # also of borrowed rows
     level, novelties = witness_level(table)
@@ -123,8 +105,8 @@ def test_level_reach_and_errors_are_those_of_left_out_rows(cells):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_rows_in_any_precision_are_predicted_as_in_double(find, rows, new, dtype):
-    x, y, at = (value.to(dtype) for value in (*rows, new[:30]))
+def test_rows_in_any_precision_are_predicted_as_in_double(find, dtype):
+    x, y, at = (value.to(dtype) for value in (*ROWS, NEW[:30]))
     state = find(x, y, rows=40)
     assert state.points.dtype == torch.float32
     if dtype.itemsize >= 4:
@@ -137,13 +119,13 @@ def test_rows_in_any_precision_are_predicted_as_in_double(find, rows, new, dtype
         expected = double.mean, double.variance
     predicted = state(at)
     assert all(getattr(predicted, name).dtype == torch.float64 for name in PARTS)
-    torch.testing.assert_close(predicted.mean, expected[0], rtol=0, atol=1e-5 * float(rows[1].std()))
+    torch.testing.assert_close(predicted.mean, expected[0], rtol=0, atol=1e-5 * float(ROWS[1].std()))
     torch.testing.assert_close(predicted.variance, expected[1], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("unit", [1e-25, 1e22])
-def test_squared_errors_of_float32_targets_neither_over_nor_underflow(find, rows, new, unit):
-    one, other = (find(rows[0].float(), (u * rows[1]).float(), rows=40)(new) for u in (1.0, unit))
+def test_squared_errors_of_float32_targets_neither_over_nor_underflow(find, unit):
+    one, other = (find(ROWS[0].float(), (u * ROWS[1]).float(), rows=40)(NEW) for u in (1.0, unit))
     torch.testing.assert_close(other.noise / unit**2, one.noise, rtol=1e-3, atol=0)
 
 
@@ -158,7 +140,7 @@ def categories(n, seed):
 def test_of_equally_distant_rows_every_runtime_takes_the_first(find, monkeypatch):
     state, at = find(*categories(500, seed=0), rows=120), categories(40, seed=1)[0]
     expected = state(at)
-    assert_predicts(expected, answers(state, at), rtol=1e-6, atol=1e-7)
+    assert_predicts(expected, witness_opinion(witness_tensors(state), at), rtol=1e-6, atol=1e-7)
     monkeypatch.setattr(witness, "readable", lambda _: False)  # as in an exported graph
     assert_predicts(GraphWitness.of(state, at)(at), expected)
 
@@ -172,8 +154,8 @@ def test_far_away_the_precision_is_zero(cells, size):
     assert float(cells.scaled(torch.full((1, 3), size, dtype=torch.float64)).abs().max()) <= MAX_SCALED_INPUT
 
 
-def test_its_opinion_is_the_expected_error_and_logarithms_that_are_finite(cells, new):
-    predicted, outputs = cells(new), torch.ones(len(new), 2, dtype=torch.float64)
+def test_its_opinion_is_the_expected_error_and_logarithms_that_are_finite(cells):
+    predicted, outputs = cells(NEW), torch.ones(len(NEW), 2, dtype=torch.float64)
     opinion = predicted.opinion(outputs)
     assert torch.equal(opinion["witness_mean"], predicted.mean - 1.0)
     assert torch.equal(opinion["witness_precision"], predicted.precision)
@@ -184,23 +166,23 @@ def test_its_opinion_is_the_expected_error_and_logarithms_that_are_finite(cells,
     assert all(bool(torch.isfinite(value).all()) for value in zero.opinion(outputs).values())
 
 
-def test_the_variance_never_falls_below_the_floor(cells, rows):
-    for floor, values in zip(cells.floor.tolist(), rows[1].T.tolist(), strict=True):
+def test_the_variance_never_falls_below_the_floor(cells):
+    for floor, values in zip(cells.floor.tolist(), ROWS[1].T.tolist(), strict=True):
         ordered, variance = sorted(values), statistics.variance(values)
         step = min(b - a for a, b in pairwise(ordered) if b - a > 1e-6 * variance**0.5)
         assert floor == pytest.approx(max(1e-8 * variance, step**2 / 12), rel=1e-10)
     high = replace(cells, floor=torch.full((2,), 1e3, dtype=torch.float64))
-    assert bool((high(rows[0]).variance == 1e3).all())
+    assert bool((high(ROWS[0]).variance == 1e3).all())
 
 
-def test_predictions_do_not_depend_on_other_rows_their_order_or_chunks(cells, new, monkeypatch):
-    whole = cells(new)
-    order = torch.randperm(len(new), generator=torch.Generator().manual_seed(0))
+def test_predictions_do_not_depend_on_other_rows_their_order_or_chunks(cells, monkeypatch):
+    whole = cells(NEW)
+    order = torch.randperm(len(NEW), generator=torch.Generator().manual_seed(0))
     for index in (order, order[:7], order[:1]):
         expected = tuple(getattr(whole, name)[index] for name in PARTS)
-        assert_predicts(cells(new[index]), expected, rtol=1e-9, atol=1e-12)
+        assert_predicts(cells(NEW[index]), expected, rtol=1e-9, atol=1e-12)
     monkeypatch.setattr("trustgp.experts.witness.CHUNK_BYTES", 2**16)
-    assert_predicts(cells(new), whole)
+    assert_predicts(cells(NEW), whole)
 
 
 def test_vectors_hold_every_number_of_a_row_whatever_the_order_of_a_dict():

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from draws import Draws
+from shared_fixtures import toy_rows
 from witness_reference import witness_answer, witness_left_out, witness_level, witness_nearby
 
 from trustgp import Rows, Threads, Witness
@@ -12,15 +14,12 @@ from trustgp.executors.progress import reporting
 from trustgp.experts.witness_fit import MIN_ROWS, groups_left_out, update_witness
 from trustgp.state.expert_tensors import witness_tensors
 
-
-@pytest.fixture(scope="module")
-def rows(toy):
-    return toy(160, seed=1)
+ROWS = toy_rows(160, seed=1)
 
 
 @pytest.fixture(scope="module")
-def cells(find, rows):
-    return find(*rows, rows=30)
+def cells(find):
+    return find(*ROWS, rows=30)
 
 
 def same(one, other) -> bool:
@@ -38,24 +37,24 @@ def own_rows(state):
     return torch.cat([own for own, _ in rows_of(state)])
 
 
-def test_every_row_belongs_to_the_cell_of_its_nearest_centroid(cells, rows):
+def test_every_row_belongs_to_the_cell_of_its_nearest_centroid(cells):
     assert own_rows(cells).sort().values.tolist() == list(range(160))
-    points = cells.scaled(rows[0])
+    points = cells.scaled(ROWS[0])
     nearest = (points[:, None] - cells.centroids).square().sum(dim=2).argmin(dim=1)
     for number, (own, borrowed) in enumerate(rows_of(cells)):
         assert bool((nearest[own] == number).all())
-        mean = rows[1][torch.cat([own, borrowed])].mean(dim=0)
+        mean = ROWS[1][torch.cat([own, borrowed])].mean(dim=0)
         torch.testing.assert_close(cells.centre[number], mean, rtol=1e-12, atol=1e-12)
     assert torch.equal(cells.points, points[cells.rows].float())
     targets = cells.targets + cells.centre.repeat_interleave(cells.sizes, dim=0)
-    torch.testing.assert_close(targets, rows[1][cells.rows], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(targets, ROWS[1][cells.rows], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("borrowed", [0, 2])
-def test_borrowed_rows_are_those_nearest_to_any_own_row(find, rows, borrowed):
-    state = find(*rows, rows=60, borrowed=borrowed)
+def test_borrowed_rows_are_those_nearest_to_any_own_row(find, borrowed):
+    state = find(*ROWS, rows=60, borrowed=borrowed)
     assert 1 < len(state.sizes) <= 8  # so that all others are candidates
-    points = state.scaled(rows[0])
+    points = state.scaled(ROWS[0])
     for own, lent in rows_of(state):
         others = [i for i in range(160) if i not in own.tolist()]
         distance = {i: float((points[own] - points[i]).norm(dim=1).min()) for i in others}
@@ -77,38 +76,38 @@ def test_no_cell_has_more_than_twice_its_size_nor_a_row_twice(find, toy, monkeyp
     assert 15 <= len(state.sizes) <= 30
 
 
-def test_identical_inputs_belong_to_one_cell(find, rows):
-    inputs, targets = rows
+def test_identical_inputs_belong_to_one_cell(find):
+    inputs, targets = ROWS
     state = find(inputs.repeat(2, 1), torch.cat([targets, targets + 1]), rows=30)
     for own, _ in rows_of(state):
         assert torch.equal((own % 160).sort().values[::2], (own % 160).sort().values[1::2])
 
 
-def test_there_is_none_for_few_rows_integers_overflow_or_too_little_room(find, rows):
-    inputs, targets = rows
+def test_there_is_none_for_few_rows_integers_overflow_or_too_little_room(find):
+    inputs, targets = ROWS
     assert find(inputs[: MIN_ROWS - 1], targets[: MIN_ROWS - 1]) is None
     assert len(find(inputs[:MIN_ROWS], targets[:MIN_ROWS]).sizes) == 1
     assert find((10 * inputs).long(), targets) is None
     assert find(inputs, targets, most_inputs=2) is None
     for size, other in ((1e200, 1.0), (1.0, 1e200), (1e308, 1e308)):
         assert find(size * inputs, other * targets) is None
-    free = find(*rows)
-    assert same(find(*rows, room=free.nbytes), free)
-    assert find(*rows, room=free.nbytes - 1) is None
+    free = find(*ROWS)
+    assert same(find(*ROWS, room=free.nbytes), free)
+    assert find(*ROWS, room=free.nbytes - 1) is None
 
 
-def test_the_seed_decides_and_neither_workers_nor_threads_change_a_bit(find, cells, rows):
+def test_the_seed_decides_and_neither_workers_nor_threads_change_a_bit(find, cells):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3 - min(before, 2))
-        assert same(find(*rows, rows=30, workers=1), cells)
+        assert same(find(*ROWS, rows=30, workers=1), cells)
     finally:
         torch.set_num_threads(before)
-    assert not torch.equal(find(*rows, rows=30, seed=1).centroids, cells.centroids)
+    assert not torch.equal(find(*ROWS, rows=30, seed=1).centroids, cells.centroids)
 
 
-def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predictions(find, rows, cells):
-    (inputs, targets), unit = rows, 1e6
+def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predictions(find, cells):
+    (inputs, targets), unit = ROWS, 1e6
     one, two = cells(inputs), find(unit * inputs + 3 * unit, targets, rows=30)(unit * inputs + 3 * unit)
     for name in ("mean", "variance", "novelty", "precision"):
         torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-6, atol=1e-9)
@@ -123,8 +122,8 @@ def test_units_of_inputs_do_not_matter_and_those_of_targets_are_those_of_predict
 
 
 @pytest.mark.parametrize("level", [0.0, 1e6])
-def test_a_constant_input_is_novel_when_it_changes_and_a_constant_output_is_not_predicted(find, rows, level):
-    inputs, targets = rows
+def test_a_constant_input_is_novel_when_it_changes_and_a_constant_output_is_not_predicted(find, level):
+    inputs, targets = ROWS
     wide = torch.cat([inputs, torch.full((160, 1), level).double()], dim=1)
     state = find(wide, targets, rows=80)
     plain = find(inputs, targets, rows=80)(inputs)
@@ -144,10 +143,7 @@ def duplicates(inputs, targets, times, noise):
 
 DEGENERATE = {
     "all inputs equal": lambda x, y: (x[:1].expand(160, 3).clone(), y),
-    "most inputs equal": lambda x, y: (
-        torch.cat([x[:1].expand(600, 3), x]),
-        torch.cat([y[:1].expand(600, 2), y]),
-    ),
+    "most inputs equal": lambda x, y: tuple(torch.cat([v[:1].expand(600, -1), v]) for v in (x, y)),
     "duplicates": lambda x, y: duplicates(x, y, 5, 0.0),
     "duplicate inputs": lambda x, y: duplicates(x, y, 2, 1.0),
     "constant targets": lambda x, y: (x, torch.ones_like(y)),
@@ -165,8 +161,8 @@ def spoilt(inputs, size):
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
-def test_degenerate_rows_give_finite_predictions(find, rows, name):
-    inputs, targets = DEGENERATE[name](*rows)
+def test_degenerate_rows_give_finite_predictions(find, name):
+    inputs, targets = DEGENERATE[name](*ROWS)
     state = find(inputs, targets, rows=100)
     for at in (inputs, inputs + 0.3 * inputs.abs().max(), 10 * inputs):
         predicted = state(at)
@@ -181,12 +177,12 @@ def test_degenerate_rows_give_finite_predictions(find, rows, name):
         assert len(state(inputs).mean.unique(dim=0)) == 1
     if "outlier" in name:
         error = (state(inputs).mean - targets)[1:].square().mean()
-        plain = (find(*rows, rows=100)(rows[0]).mean - targets)[1:].square().mean()
+        plain = (find(*ROWS, rows=100)(ROWS[0]).mean - targets)[1:].square().mean()
         assert float(error) < 2 * float(plain)
 
 
 @pytest.mark.parametrize("size", [1, 16])
-def test_a_group_left_out_is_really_left_out(cells, rows, size):
+def test_a_group_left_out_is_really_left_out(cells, size):
     groups = torch.arange(160) // size
     predicted = groups_left_out(cells, groups, torch.arange(160))
     expected = witness_left_out(witness_tensors(cells), groups)
@@ -196,7 +192,7 @@ def test_a_group_left_out_is_really_left_out(cells, rows, size):
         assert float(predicted.novelty[row]) == pytest.approx(novelty, rel=1e-7, abs=1e-9)
         variance = cells.level[cell] * (novelty + cells.ratio)
         torch.testing.assert_close(predicted.variance[row], variance, rtol=1e-7, atol=0)
-    distance, noise = witness_nearby(witness_tensors(cells), rows[0], groups)
+    distance, noise = witness_nearby(witness_tensors(cells), ROWS[0], groups)
     torch.testing.assert_close(predicted.distance, distance, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(predicted.noise, noise, rtol=1e-8, atol=0)
     wanted, others = torch.arange(0, 160, 3), torch.arange(160)[torch.arange(160) % 3 != 0]
@@ -233,7 +229,7 @@ def updated(state, *parts, room=None, **setting):
         return update_witness(state, Rows(inputs, targets), Witness(**setting), context, room)
 
 
-def test_an_update_keeps_the_cells_and_gives_them_all_rows(find, toy, rows, cells):
+def test_an_update_keeps_the_cells_and_gives_them_all_rows(find, toy, cells):
     old, new = toy(300, seed=1), toy(40, seed=2)
     state = find(*old, rows=20)
     after = updated(state, old, new, rows=20)
@@ -243,10 +239,10 @@ def test_an_update_keeps_the_cells_and_gives_them_all_rows(find, toy, rows, cell
     mean, *_ = witness_answer(witness_tensors(after), new[0])
     torch.testing.assert_close(after(new[0]).mean, mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(after.level, witness_level(witness_tensors(after))[0], rtol=1e-7, atol=0)
-    assert same(updated(cells, rows, tuple(value[:0] for value in rows), rows=30), cells)
+    assert same(updated(cells, ROWS, tuple(value[:0] for value in ROWS), rows=30), cells)
     far = 1e200 * toy(10, seed=2)[0]
-    after = updated(cells, rows, (far, toy(10, seed=2)[1]), rows=30)
-    predicted = after(torch.cat([rows[0], far]))
+    after = updated(cells, ROWS, (far, toy(10, seed=2)[1]), rows=30)
+    predicted = after(torch.cat([ROWS[0], far]))
     for value in (after.points, after.level, predicted.mean, predicted.variance, predicted.precision):
         assert bool(torch.isfinite(value).all())
 
@@ -257,9 +253,6 @@ def test_an_update_stays_within_its_room(find, toy):
     after = updated(state, old, new, room=state.nbytes, rows=30)
     assert 0.8 * state.nbytes < after.nbytes <= state.nbytes
     assert updated(state, old, new, rows=30).nbytes > state.nbytes
-
-
-# how smooth it is, and how many rows it asks
 
 
 def drawn(n, noise, seed=0, columns=6):
@@ -295,9 +288,6 @@ def test_never_more_than_eight_times_the_neighbours_are_asked(find):
     assert 2 < find(inputs, targets, neighbours=2).most_neighbours <= 16
 
 
-# copies, and targets of few values
-
-
 def test_copies_of_rows_change_nothing(find, toy):
     inputs, targets = toy(160, seed=1)
     once, twice = find(inputs, targets, rows=40), find(inputs.repeat(2, 1), targets.repeat(2, 1), rows=40)
@@ -307,8 +297,7 @@ def test_copies_of_rows_change_nothing(find, toy):
     assert same(updated(once, (inputs.repeat(2, 1), targets.repeat(2, 1))), once)
 
 
-def test_equal_rows_are_no_copies_where_targets_take_few_values(find):
-    generator = torch.Generator().manual_seed(0)
+def test_equal_rows_are_no_copies_where_targets_take_few_values(find, generator):
     inputs = torch.randint(3, (400, 2), generator=generator).double()
     targets = (inputs.sum(dim=1) + torch.randint(2, (400,), generator=generator)).double()[:, None]
     assert len(find(inputs, targets).rows.unique()) == 400
@@ -323,9 +312,8 @@ def test_rounded_targets_are_known_no_finer_than_to_a_twelfth_of_the_squared_ste
 
 
 def test_where_nearly_all_targets_are_the_same_it_is_not_certain(find):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(3000, 4, generator=generator, dtype=torch.float64)
-    noise = torch.randn(3000, generator=generator, dtype=torch.float64)
+    draws = Draws()
+    inputs, noise = draws.normal(3000, 4), draws.normal(3000)
     targets = ((inputs[:, 0] + inputs[:, 1] + 0.7 * noise) > 2.6).double()[:, None]
     state = find(inputs[:2000], targets[:2000])
     predicted = state(inputs[2000:])
