@@ -4,15 +4,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
-from reference import (
-    dense_gram,
-    dense_jacobian,
-    flat_parameters,
-    posterior_mean,
-    posterior_variance,
-    relative_sizes,
-)
+from reference import posterior_mean, posterior_variance, relative_sizes
 
 from trustgp import LayerFactors
 from trustgp.data.rows import Rows
@@ -32,11 +26,10 @@ def model(fit_case):
 @pytest.fixture(scope="module")
 def dense(case, model):
     """What a fit works with, dense."""
-    jacobian = dense_jacobian(case.network, case.inputs)
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
-    gram = dense_gram(jacobian, model.mixtures[0].tangents.mix)
-    targets = jacobian @ flat_parameters(case.network) + residual
+    jacobian = reference.dense_jacobian(case.network, case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
+    gram = reference.dense_gram(jacobian, model.mixtures[0].tangents.mix)
+    targets = jacobian @ reference.flat_parameters(case.network) + residual
     return SimpleNamespace(gram=gram, amplitude=relative_sizes(jacobian), residual=residual, targets=targets)
 
 
@@ -103,8 +96,7 @@ def test_rows_of_left_out_clusters_are_those_of_a_network_trained_without_them(d
 
 def again(case, model, monkeypatch=None, **changes):
     """What is said of clusters with some of it changed."""
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
     mixture, partition = model.mixtures[0], model.memory.partitions[0]
     problem = Problem(Rows(case.inputs, case.targets), mixture.tangents, mixture.outputs, residual, None)
     tasks = judged_tasks(problem, make_tasks(partition, model.origin.lend[0]), partition, Regression())

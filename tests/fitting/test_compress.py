@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from reference import dense_jacobian
+from shared_fixtures import toy_rows
 
 import trustgp
 from trustgp.data.tensor_file import ArtifactError, read, write
@@ -13,30 +14,20 @@ from trustgp.experts.mixture import LatentPrediction
 from trustgp.experts.posteriors import PriorPosterior
 from trustgp.state import model_state as predict
 
+HELD, NEAR = toy_rows(240, seed=7), toy_rows(60, seed=9)[0]
+STRANGE = torch.cat([NEAR, 3 * NEAR, 30 * NEAR])  # near the training rows, and far from all of them
 FORMS = [{"rank": 12}, {"rank": 5, "witness": False}, {"witness": False}]
 
 
 @pytest.fixture(scope="module")
-def held(toy):
-    return toy(240, seed=7)
-
-
-@pytest.fixture(scope="module")
-def strange(toy):
-    """Rows near the training rows, and rows far from all of them."""
-    inputs = toy(60, seed=9)[0]
-    return torch.cat([inputs, 3 * inputs, 30 * inputs])
-
-
-@pytest.fixture(scope="module")
-def whole(fit_case, held):
+def whole(fit_case):
     """Of gradient rows."""
-    return fit_case(validation=held)
+    return fit_case(validation=HELD)
 
 
 @pytest.fixture(scope="module")
-def sketched(fit_case, held):
-    return fit_case(validation=held, tangents=trustgp.Sketch(64))
+def sketched(fit_case):
+    return fit_case(validation=HELD, tangents=trustgp.Sketch(64))
 
 
 def compress(model, **options):
@@ -48,13 +39,11 @@ def answers(model, inputs) -> LatentPrediction:
 
 
 @pytest.mark.parametrize("rank", [1, 30])
-def test_the_variance_is_that_of_dense_linear_algebra_with_the_other_directions_unknown(
-    case, whole, strange, rank
-):
+def test_the_variance_is_that_of_dense_linear_algebra_with_the_other_directions_unknown(case, whole, rank):
     small, jacobian = compress(whole, rank=rank), dense_jacobian(case.network, case.inputs)
-    mixture, raw = small.mixtures[0], answers(small, strange)
+    mixture, raw = small.mixtures[0], answers(small, STRANGE)
     mix = mixture.tangents.mix[0]
-    phi, new = (torch.einsum("c,ncp->np", mix, j) for j in (jacobian, dense_jacobian(case.network, strange)))
+    phi, new = (torch.einsum("c,ncp->np", mix, j) for j in (jacobian, dense_jacobian(case.network, STRANGE)))
     for number, (expert, before) in enumerate(zip(mixture.experts, whole.mixtures[0].experts, strict=True)):
         served = (raw.expert[:, 0] == number).nonzero().flatten()
         # tau from what the whole expert keeps of its largest eigenvalue
@@ -69,9 +58,9 @@ def test_the_variance_is_that_of_dense_linear_algebra_with_the_other_directions_
 
 
 @pytest.mark.parametrize(("name", "rank"), [("whole", 3), ("sketched", 20)])
-def test_no_variance_falls_and_no_mean_moves(name, rank, request, strange):
+def test_no_variance_falls_and_no_mean_moves(name, rank, request):
     model = request.getfixturevalue(name)
-    before, after = answers(model, strange), answers(compress(model, rank=rank), strange)
+    before, after = answers(model, STRANGE), answers(compress(model, rank=rank), STRANGE)
     assert torch.equal(before.expert, after.expert)
     prior = before.epistemic / before.novelty
     assert bool((after.epistemic >= before.epistemic - 1e-10 * prior).all())
@@ -92,25 +81,25 @@ def test_the_best_determined_directions_stay(sketched):
     assert small.nbytes < sketched.nbytes
 
 
-def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole, held):
-    small = compress(whole, rank=12, validation=held)
+def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole):
+    small = compress(whole, rank=12, validation=HELD)
     likelihood = whole.origin.likelihood
-    rows = likelihood.calibration_rows(*predict.predict_uncalibrated(small.state, held[0]), held[1])
+    rows = likelihood.calibration_rows(*predict.predict_uncalibrated(small.state, HELD[0]), HELD[1])
     expected = likelihood.recalibrate(rows, small.shape, whole.calibrations)
     assert torch.equal(small.calibrations[0].bias, expected[0].bias)
-    assert len(small.held_scores) == len(held[0])
+    assert len(small.held_scores) == len(HELD[0])
     bare = compress(whole, rank=12)
     assert all(a is b for a, b in zip(bare.calibrations, whole.calibrations, strict=True))
     assert len(bare.held_scores) == 0
 
 
 @pytest.mark.parametrize(("name", "options"), zip(["whole", "sketched", "whole"], FORMS, strict=True))
-def test_a_file_holds_it_to_the_bit(name, options, request, case, held, strange, tmp_path):
-    small = compress(request.getfixturevalue(name), validation=held, **options)
+def test_a_file_holds_it_to_the_bit(name, options, request, case, tmp_path):
+    small = compress(request.getfixturevalue(name), validation=HELD, **options)
     small.threshold(false_alarm=0.05)
     small.save(tmp_path / "small.trustgp")
     again = trustgp.load(tmp_path / "small.trustgp", case.network)
-    one, two = small.predict(strange), again.predict(strange)
+    one, two = small.predict(STRANGE), again.predict(STRANGE)
     assert torch.equal(one.variance, two.variance)
     assert torch.equal(one.corrected.mean, two.corrected.mean)
     assert torch.equal(one.is_novel, two.is_novel)
@@ -119,7 +108,7 @@ def test_a_file_holds_it_to_the_bit(name, options, request, case, held, strange,
     assert again.origin.compressed
 
 
-def test_an_expert_that_failed_still_answers_with_the_prior(whole, strange):
+def test_an_expert_that_failed_still_answers_with_the_prior(whole):
     model = copy.copy(whole)
     (mixture,) = whole.mixtures
     first = replace(mixture.experts[0], posterior=PriorPosterior(torch.empty(0, 2).double()))
@@ -127,7 +116,7 @@ def test_an_expert_that_failed_still_answers_with_the_prior(whole, strange):
     model.state = replace(whole.state, mixtures=mixtures)
     small = compress(model, rank=5)
     assert small.failed == [(0, 0)]
-    raw = answers(small, strange)
+    raw = answers(small, STRANGE)
     assert bool((raw.novelty[raw.expert[:, 0] == 0] == 1).all())
 
 
@@ -139,12 +128,12 @@ def test_an_update_keeps_to_the_directions(whole, toy):
     assert small.witness is None
 
 
-def test_exact_models_are_refused_with_what_to_do_but_may_lose_their_witness(fit_case, held):
-    exact = fit_case(validation=held, budget="none")
+def test_exact_models_are_refused_with_what_to_do_but_may_lose_their_witness(fit_case):
+    exact = fit_case(validation=HELD, budget="none")
     with pytest.raises(ValueError, match=r'are exact.*Fit without budget="none", or with tangents='):
         compress(exact, rank=8)
     assert compress(exact, witness=False).witness is None
-    long = fit_case(validation=held, budget="none", tangents=trustgp.Sketch(64))
+    long = fit_case(validation=HELD, budget="none", tangents=trustgp.Sketch(64))
     assert compress(long, rank=8).state.directions == 8
 
 

@@ -1,7 +1,6 @@
 import copy
 import os
 from dataclasses import replace
-from functools import partial
 
 import gpytorch
 import pytest
@@ -11,6 +10,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from zoo import Net
 
 import trustgp
 from trustgp import Division, JacobianRows, LayerFactors, Patchwork, Witness
@@ -19,25 +19,6 @@ from trustgp.fitting import solve as solving
 from trustgp.likelihoods import Regression
 from trustgp.math.held_out import CalibrationRows
 from trustgp.state.latent import predict_latent
-
-
-@pytest.fixture(scope="module")
-def fit_case(fit_case):
-    """Without a witness, which takes half of the time, unless a test asks for one."""
-    return partial(fit_case, witness=None)
-
-
-@pytest.fixture(scope="module")
-def fitted(fit_case):
-    return fit_case()
-
-
-@pytest.fixture(scope="module")
-def witnessed(fit_case):
-    return fit_case(witness=Witness())
-
-
-# Independent oracles: the same GP from other people's code.
 
 
 class LinearGP(gpytorch.models.ExactGP):
@@ -71,8 +52,8 @@ def by_sklearn(features, residual, scale, noise, test):
 
 
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
-def test_one_expert_equals_sklearn_and_gpytorch(case, toy, fit_case, tangents):
-    model = fit_case(num_experts=1, tangents=tangents, budget="none")
+def test_one_expert_equals_sklearn_and_gpytorch(case, toy, fit_experts, tangents):
+    model = fit_experts(num_experts=1, tangents=tangents, budget="none")
     own, _, left_out, corrected = model.calibrations  # whether it is better or not
     model.state = replace(model.state, calibrations=(own, corrected, left_out, corrected))
     (expert,) = model.mixtures[0].experts
@@ -80,8 +61,7 @@ def test_one_expert_equals_sklearn_and_gpytorch(case, toy, fit_case, tangents):
     jacobian, test_jacobian = (dense_jacobian(case.network, rows) for rows in (case.inputs, test))
     features, new = (dense_rows(one, model.mixtures[0].tangents.mix) for one in (jacobian, test_jacobian))
     typical, p = relative_sizes(jacobian).mean(dim=0), model.predict(test)
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
     shifts, weight = predict_latent(model.state, test, p.mean).residual_mean, model.calibrations[1].weight
     torch.testing.assert_close(p.corrected.mean - p.mean, weight * shifts, rtol=1e-8, atol=1e-12)
     # All invert K + tau I, whose condition is up to 1e8: digits beyond 1e-7 are not there to compare.
@@ -101,18 +81,14 @@ def test_the_bound_is_the_dense_one(case, fitted):
     assert float(fitted.bound) == pytest.approx(mass_between_by_loops(gram, labels), rel=1e-10)
 
 
-# The network's own output, to the bit.
-
-
 @pytest.mark.parametrize(
     ("outputs", "dtype"), [("shared", torch.float32), ("separate", torch.float64), ("pseudo", torch.float32)]
 )
-def test_the_mean_is_the_networks_output_to_the_bit(case, fit_case, outputs, dtype):
+def test_the_mean_is_the_networks_output_to_the_bit(case, fit_experts, outputs, dtype):
     network = copy.deepcopy(case.network).to(dtype)
     inputs, targets = case.inputs.to(dtype), case.targets.to(dtype)
-    p = fit_case(network=network, train=(inputs, targets), outputs=outputs).predict(inputs[:50])
-    with torch.no_grad():
-        assert torch.equal(p.mean, network(inputs[:50]))
+    p = fit_experts(network=network, train=(inputs, targets), outputs=outputs).predict(inputs[:50])
+    assert torch.equal(p.mean, network(inputs[:50]))
     for name in ("variance", "std", "epistemic", "aleatoric", "excess"):
         assert getattr(p, name).shape == (50, 2)
         assert getattr(p, name).dtype == dtype
@@ -120,30 +96,18 @@ def test_the_mean_is_the_networks_output_to_the_bit(case, fit_case, outputs, dty
     assert bool((p.variance > 0).all())
 
 
-class Wrapped(nn.Module):
+def wrapped(network, before=lambda inputs: inputs, after=lambda outputs: outputs):
     """A network behind a function of its inputs, or before one of its outputs."""
-
-    def __init__(self, network, before=None, after=None):
-        super().__init__()
-        self.network, self.before, self.after = network, before, after
-
-    def forward(self, *args, **named):
-        inputs = args[0] if self.before is None else self.before(*args, **named)
-        outputs = self.network(inputs)
-        return outputs if self.after is None else self.after(outputs)
+    return Net(lambda net, *args, **named: after(net.network(before(*args, **named))), network=network)
 
 
-def test_a_network_with_outputs_n_gives_everything_in_shape_n(case, fit_case):
-    network = Wrapped(case.network, after=lambda outputs: outputs[:, 0])
+def test_a_network_with_outputs_n_gives_everything_in_shape_n(case, fit_experts):
+    network = wrapped(case.network, after=lambda outputs: outputs[:, 0])
     for targets in (case.targets[:, :1], case.targets[:, 0]):
-        p = fit_case(network=network, train=(case.inputs, targets)).predict(case.inputs[:7])
+        p = fit_experts(network=network, train=(case.inputs, targets)).predict(case.inputs[:7])
         for value in (p.mean, p.variance, p.novelty, p.expert, p.valid, p.corrected.mean, p.interval()[0]):
             assert value.shape == (7,)
-        with torch.no_grad():
-            assert torch.equal(p.mean, network(case.inputs[:7]))
-
-
-# What the user passes stays as it was.
+        assert torch.equal(p.mean, network(case.inputs[:7]))
 
 
 def test_nothing_of_the_users_is_modified_and_later_changes_do_not_reach_the_model(case, toy):
@@ -183,9 +147,6 @@ def test_nothing_of_the_users_is_modified_and_later_changes_do_not_reach_the_mod
     assert torch.equal(one.variance, other.variance)
 
 
-# Kinds of data.
-
-
 class Named(Dataset):
     def __init__(self, case, targets=True):
         self.case, self.targets = case, targets
@@ -198,26 +159,23 @@ class Named(Dataset):
         return (inputs, self.case.targets[i]) if self.targets else inputs
 
 
-def test_tuples_and_dicts_of_inputs_give_the_same_error_bar(case, fit_case, fitted):
-    network = Wrapped(case.network, before=lambda a, b: torch.cat([a, b], dim=1))
+def test_tuples_and_dicts_of_inputs_give_the_same_error_bar(case, fit_experts):
+    network = wrapped(case.network, before=lambda a, b: torch.cat([a, b], dim=1))
     a, b = case.inputs[:, :1], case.inputs[:, 1:]
-    expected = fitted.predict(case.inputs)
-    pair = fit_case(network=network, train=((a, b), case.targets))
-    named = fit_case(network=network, train=({"a": a, "b": b}, case.targets))
+    expected = fit_experts().predict(case.inputs)
+    pair = fit_experts(network=network, train=((a, b), case.targets))
+    named = fit_experts(network=network, train=({"a": a, "b": b}, case.targets))
     answers = [
         pair.predict((a, b)),
         pair.predict(((a, b), case.targets)),
         named.predict({"b": b, "a": a}),
         named.predict(DataLoader(Named(case), batch_size=160)),
         named.predict(Named(case, targets=False)),
-        fit_case(network=network, train=Named(case)).predict({"a": a, "b": b}),
+        fit_experts(network=network, train=Named(case)).predict({"a": a, "b": b}),
     ]
     for p in answers:
         assert torch.equal(p.mean, expected.mean)
         torch.testing.assert_close(p.variance, expected.variance, rtol=1e-10, atol=0)
-
-
-# What is refused.
 
 
 class Stop(torch.autograd.Function):
@@ -241,43 +199,37 @@ def infinite(network):
 BAD_NETWORKS = [
     (lambda n: nn.Sequential(n[0], nn.Dropout(0.1), *n[1:]).train(), r"call network.eval\(\)"),
     (lambda n: nn.Sequential(n[0], nn.BatchNorm1d(8), *n[1:]).double().train(), r"call network.eval\(\)"),
-    (lambda n: Wrapped(n, before=lambda x: x - x.mean(dim=0)), "depends on the other rows"),
+    (lambda n: wrapped(n, before=lambda x: x - x.mean(dim=0)), "depends on the other rows"),
     (lambda n: n.requires_grad_(False), "no trainable parameters"),
-    (lambda n: Wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "no trainable parameters"),
+    (lambda n: wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "no trainable parameters"),
     (infinite, "NaN or infinite"),
-    (lambda n: Wrapped(n, after=Stop.apply), r"cannot be differentiated \(no gradient here"),
+    (lambda n: wrapped(n, after=Stop.apply), r"cannot be differentiated \(no gradient here"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_NETWORKS)
-def test_a_network_that_cannot_be_used_is_refused(case, fit_case, change, message):
+def test_a_network_that_cannot_be_used_is_refused(case, fit_experts, change, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        fit_case(network=change(copy.deepcopy(case.network)))
+        fit_experts(network=change(copy.deepcopy(case.network)))
 
 
-# Which tangents.
-
-
-def test_layer_factors_are_chosen_where_they_are_exact_else_gradient_rows(case, fitted, fit_case):
-    assert fit_case(budget="none").origin.tangents == LayerFactors()
+def test_layer_factors_are_chosen_where_they_are_exact_else_gradient_rows(case, fitted, fit_experts):
+    assert fit_experts(budget="none").origin.tangents == LayerFactors()
     assert fitted.origin.tangents == JacobianRows()  # a light model's, where a row has few gradients
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 6), nn.GroupNorm(2, 6), nn.Linear(6, 2)).double().eval()
-    model = fit_case(network=network, budget="none")
+    model = fit_experts(network=network, budget="none")
     assert isinstance(model.origin.tangents, JacobianRows)
     assert bool((model.predict(case.inputs).variance > 0).all())
 
 
-# Calibration.
-
-
 def test_validation_rows_and_groups_change_the_calibration_and_nothing_else(
-    fit_case, witnessed, toy, state_of, assert_same_state
+    fit_case, fitted, toy, state_of, assert_same_state
 ):
     groups = torch.arange(160) // 20
-    grouped = fit_case(groups=groups, witness=Witness())
-    validated = fit_case(validation=toy(60, seed=8), witness=Witness())
-    before = state_of(witnessed)
+    grouped = fit_case(groups=groups)
+    validated = fit_case(validation=toy(60, seed=8))
+    before = state_of(fitted)
     different = {}
     for name, model in (("groups", grouped), ("validation", validated)):
         state = state_of(model)
@@ -287,14 +239,14 @@ def test_validation_rows_and_groups_change_the_calibration_and_nothing_else(
     # what left-out training rows had, 2 and 3, stays beside
     assert different["validation"] == {"calibration.0.", "calibration.1."}
     assert len(validated.held_scores) == 60
-    assert_same_state(fit_case(groups=(groups * 7.5 - 3).tolist(), witness=Witness()), grouped)  # any numbers
+    assert_same_state(fit_case(groups=(groups * 7.5 - 3).tolist()), grouped)  # any numbers
 
 
 @pytest.mark.parametrize(
     ("outputs", "groups"), [("shared", None), ("separate", torch.arange(160) // 20)], ids=["rows", "groups"]
 )
-def test_without_validation_rows_left_out_training_rows_calibrate(fit_case, case, outputs, groups):
-    model = fit_case(outputs=outputs, groups=groups)
+def test_without_validation_rows_left_out_training_rows_calibrate(fit_experts, case, outputs, groups):
+    model = fit_experts(outputs=outputs, groups=groups)
     parts, training = [], model.memory
     for mixture, solved in zip(model.mixtures, training.solved, strict=True):
         for log_kappa, one in zip(mixture.log_kappa, solved, strict=True):
@@ -314,10 +266,10 @@ def test_without_validation_rows_left_out_training_rows_calibrate(fit_case, case
         assert float(one.share) == 1 / 320
 
 
-def test_of_many_rows_some_are_judged(fit_case, monkeypatch):
+def test_of_many_rows_some_are_judged(fit_experts, monkeypatch):
     for place in (solving, experts):
         monkeypatch.setattr(place, "MAX_LEAVE_OUT_ROWS", 30)
-    model = fit_case(groups=torch.arange(160) // 4, num_experts=2)
+    model = fit_experts(groups=torch.arange(160) // 4, num_experts=2)
     solved = model.state.training.solved[0]
     assert [len(one.held_out) for one in solved] == [2 * min(30, int(one.expert.own)) for one in solved]
     assert len(model.held_scores) == sum(min(30, int(one.expert.own)) for one in solved)
@@ -331,15 +283,12 @@ def trajectory(n=120):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_time_series_without_groups_or_validation_is_warned_about(fit_case, toy):
-    fit_case(train=trajectory(), groups=torch.arange(120) // 20)
-    fit_case(train=trajectory(), validation=toy(20, seed=1))
-    fit_case(train=DataLoader(TensorDataset(*trajectory()), shuffle=True, batch_size=32))
+def test_a_time_series_without_groups_or_validation_is_warned_about(fit_experts, toy):
+    fit_experts(train=trajectory(), groups=torch.arange(120) // 20)
+    fit_experts(train=trajectory(), validation=toy(20, seed=1))
+    fit_experts(train=DataLoader(TensorDataset(*trajectory()), shuffle=True, batch_size=32))
     with pytest.warns(UserWarning, match="time series.*groups=.*validation="):
-        fit_case(train=trajectory())
-
-
-# Budget; see test_budget.py and reliability/test_16_memory.py.
+        fit_experts(train=trajectory())
 
 
 BUDGETED = [
@@ -350,13 +299,13 @@ BUDGETED = [
 
 
 @pytest.mark.parametrize("options", BUDGETED, ids=str)
-def test_the_budget_is_respected_in_memory_and_on_disk(case, fit_case, tmp_path, options):
+def test_the_budget_is_respected_in_memory_and_on_disk(case, fit_experts, tmp_path, options):
     with pytest.raises(ValueError, match="the smallest that works is") as caught:
-        fit_case(budget=1000, **options)
+        fit_experts(budget=1000, **options)
     smallest = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
     directions = []
     for budget in (smallest, 8 * smallest):
-        model = fit_case(budget=budget, **options)
+        model = fit_experts(budget=budget, **options)
         assert model.nbytes <= budget
         model.save(tmp_path / "model.trustgp")
         assert os.path.getsize(tmp_path / "model.trustgp") <= budget
@@ -364,4 +313,4 @@ def test_the_budget_is_respected_in_memory_and_on_disk(case, fit_case, tmp_path,
         directions.append(sum(e.posterior.directions for m in model.mixtures for e in m.experts))
     assert directions[0] < directions[1] or "tangents" in options  # which has ten columns at most
     with pytest.raises(ValueError, match="too small"):
-        fit_case(budget=smallest - 1, **options)
+        fit_experts(budget=smallest - 1, **options)

@@ -1,7 +1,6 @@
 """Messages of a fit that ends early."""
 
 import errno
-from functools import partial
 
 import pytest
 import torch
@@ -12,18 +11,12 @@ from trustgp.fitting.checkpoint import explain_interrupts
 
 
 @pytest.fixture(scope="module")
-def fit_case(fit_case):
-    """Without a witness, which takes half of the time, unless a test asks for one."""
-    return partial(fit_case, witness=None)
-
-
-@pytest.fixture(scope="module")
-def whole(fit_case):
-    return fit_case(num_experts=6)
+def whole(fit_experts):
+    return fit_experts(num_experts=6)
 
 
 @pytest.fixture
-def failing(fit_case, monkeypatch):
+def failing(fit_experts, monkeypatch):
     """Fit with six experts on one worker; the fourth of them raises an error."""
 
     def fit(error, **options):
@@ -37,7 +30,7 @@ def failing(fit_case, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(solving, "solve_expert", solve)
-            return fit_case(num_experts=6, executor=Threads(1), **options)
+            return fit_experts(num_experts=6, executor=Threads(1), **options)
 
     return fit
 
@@ -52,7 +45,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS, ids=lambda value: type(value).__name__)
 def test_an_early_end_explains_what_to_change_and_the_same_call_resumes(
-    failing, fit_case, whole, assert_same_state, tmp_path, error, kind
+    failing, fit_experts, whole, assert_same_state, tmp_path, error, kind
 ):
     with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call resumes") as caught:
         failing(error, checkpoint=tmp_path)
@@ -66,7 +59,7 @@ def test_an_early_end_explains_what_to_change_and_the_same_call_resumes(
         assert "witness=None need less" in message
         assert not str(error) or str(error).splitlines()[0].rstrip(".") in message
     assert len(list(tmp_path.glob("expert-*"))) == 3
-    assert_same_state(fit_case(num_experts=6, checkpoint=tmp_path), whole)
+    assert_same_state(fit_experts(num_experts=6, checkpoint=tmp_path), whole)
 
 
 def test_other_errors_are_left_as_they_are(failing, tmp_path):

@@ -30,8 +30,7 @@ def context_of(report):
 
 
 def problem_of(case, **options) -> Problem:
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
     rows = Rows(case.inputs, case.targets)
     return Problem(rows, bound_map(case), torch.arange(2), residual, **{"groups": None, **options})
 

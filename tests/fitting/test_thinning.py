@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from draws import Draws
+from tiny_networks import adam
 from torch import nn
 
 import trustgp
@@ -13,13 +15,10 @@ SETTINGS = {"progress": False, "num_experts": 2}
 
 def trajectory(n, seed):
     """A slow motion whose errors are those of the rows before: neighbours in time share them."""
-    generator = torch.Generator().manual_seed(seed)
-    time = torch.arange(n) / 60.0
-    phase = 6.28 * torch.rand(3, generator=generator)
-    inputs = torch.stack(
-        [torch.sin(time * rate + p) for rate, p in zip((0.31, 0.53, 0.77), phase, strict=True)], dim=1
-    )
-    noise = torch.randn(n // 40 + 2, 2, generator=generator).T[None]
+    draws, time = Draws(seed), torch.arange(n)[:, None] / 60.0
+    phase = 6.28 * draws.uniform(3, dtype=torch.float32)
+    inputs = torch.sin(time * torch.tensor([0.31, 0.53, 0.77]) + phase)
+    noise = draws.normal(n // 40 + 2, 2, dtype=torch.float32).T[None]
     drift = nn.functional.interpolate(noise, size=n, mode="linear")[0].T
     return inputs, torch.stack([inputs.sum(dim=1), inputs.prod(dim=1)], dim=1) + 0.1 * drift
 
@@ -29,12 +28,7 @@ def network():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 24), nn.Tanh(), nn.Linear(24, 2))
     x, y = trajectory(2400, 0)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
-    for _ in range(200):
-        optimiser.zero_grad()
-        (net(x) - y).square().mean().backward()
-        optimiser.step()
-    return net.eval()
+    return adam(net, lambda net: (net(x) - y).square().mean(), 200, 1e-2)
 
 
 @pytest.fixture(scope="module")

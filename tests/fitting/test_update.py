@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 
@@ -13,17 +11,6 @@ from trustgp.fitting.solve import make_tasks, solve_tasks
 from trustgp.state.expert_tensors import expert_tensors
 
 
-@pytest.fixture(scope="module")
-def fit_case(fit_case):
-    """Without a witness, which takes half of the time, unless a test asks for one."""
-    return partial(fit_case, witness=None)
-
-
-@pytest.fixture(scope="module")
-def fitted(fit_case):
-    return fit_case(witness=Witness())
-
-
 def new_rows(toy, n=12, corner=False):
     inputs, targets = toy(400, seed=31)
     if corner:  # all of them in one corner, so that some experts are not concerned
@@ -35,8 +22,7 @@ def new_rows(toy, n=12, corner=False):
 def solved_anew(model, case, added, report, groups=None):
     """What a fit with the same partition on all rows would give, as tables of tensors."""
     inputs, targets = (torch.cat(pair) for pair in zip((case.inputs, case.targets), added, strict=True))
-    with torch.no_grad():
-        residual = targets - case.network(inputs)
+    residual = targets - case.network(inputs).detach()
     tables, context = [], FitContext(torch.device("cpu"), 0, Threads(2), report)
     for k, mixture in enumerate(model.mixtures):
         points = embed_rows(mixture.tangents, mixture.gate, Rows(*added), context)
@@ -62,8 +48,8 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_result_equals_a_fit_with_the_same_partition_on_all_rows(fit_case, case, toy, report, options):
-    model = fit_case(**options)
+def test_the_result_equals_a_fit_with_the_same_partition_on_all_rows(fit_experts, case, toy, report, options):
+    model = fit_experts(**options)
     added = new_rows(toy)
     expected = solved_anew(model, case, added, report)
     model.update(added, progress=False)
@@ -73,7 +59,7 @@ def test_the_result_equals_a_fit_with_the_same_partition_on_all_rows(fit_case, c
 
 def test_two_updates_equal_one(fit_case, toy, assert_same_state):
     inputs, targets = new_rows(toy, 20)
-    at_once, in_steps = (fit_case(witness=Witness()) for _ in range(2))
+    at_once, in_steps = (fit_case() for _ in range(2))
     at_once.update((inputs, targets), progress=False)
     in_steps.update((inputs[:7], targets[:7]), progress=False)
     in_steps.update((inputs[7:], targets[7:]), progress=False)
@@ -81,8 +67,8 @@ def test_two_updates_equal_one(fit_case, toy, assert_same_state):
     assert at_once.origin == in_steps.origin
 
 
-def test_only_the_experts_concerned_are_solved_again(fit_case, toy):
-    model = fit_case(num_experts=8)
+def test_only_the_experts_concerned_are_solved_again(fit_experts, toy):
+    model = fit_experts(num_experts=8)
     before = model.mixtures[0].experts
     touched = model.update(new_rows(toy, 3, corner=True), progress=False)
     after = model.mixtures[0].experts
@@ -92,7 +78,7 @@ def test_only_the_experts_concerned_are_solved_again(fit_case, toy):
 
 
 def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, tmp_path, assert_same_state):
-    model = fit_case(witness=Witness())
+    model = fit_case()
     model.save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
     added = new_rows(toy)
@@ -119,13 +105,13 @@ def test_a_loaded_light_model_is_updated_without_its_rows(fitted, case, toy, tmp
     assert torch.equal(again.predict(inputs).variance, after.variance)
 
 
-def test_a_loaded_model_wants_its_own_training_rows(fit_case, fitted, case, toy, tmp_path):
+def test_a_loaded_model_wants_its_own_training_rows(fit_experts, fitted, case, toy, tmp_path):
     fitted.save(tmp_path / "arm.trustgp")
     loaded, (x, y) = trustgp.load(tmp_path / "arm.trustgp", case.network), (case.inputs, case.targets)
     for other in ((x, y + 1e-9), (x.flip(0), y.flip(0)), (x[:-1], y[:-1])):
         with pytest.raises(ValueError, match="other rows"):
             loaded.update(new_rows(toy), train=other, progress=False)
-    fit_case(budget="none").save(tmp_path / "exact.trustgp")
+    fit_experts(budget="none").save(tmp_path / "exact.trustgp")
     with pytest.raises(ValueError, match=r"train=\(inputs, targets\)"):
         trustgp.load(tmp_path / "exact.trustgp", case.network).update(new_rows(toy), progress=False)
 
@@ -148,9 +134,9 @@ def test_rows_of_another_kind_are_refused_and_change_nothing(fitted, toy, option
     assert fitted.state is before
 
 
-def test_an_update_calibrates_again_where_there_are_groups(fit_case, toy):
+def test_an_update_calibrates_again_where_there_are_groups(fit_experts, toy):
     groups = torch.arange(160) // 20
-    model = fit_case(groups=groups)
+    model = fit_experts(groups=groups)
     before = model.calibrations
     with pytest.raises(ValueError, match="exactly when"):
         model.update(new_rows(toy), progress=False)

@@ -7,6 +7,7 @@ import blobs
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from many import each
 from reference import dense_gram, dense_jacobian, flat_parameters
 
@@ -25,7 +26,7 @@ OWN, NEW = torch.arange(60), torch.arange(60, 100)
 
 
 def weights_of(n: int = N) -> torch.Tensor:
-    return torch.exp(torch.randn(n, generator=torch.Generator().manual_seed(5), dtype=torch.float64))
+    return torch.exp(normal(n, seed=5))
 
 
 def problem_of(case, tangents, weights):
@@ -33,8 +34,7 @@ def problem_of(case, tangents, weights):
     mix, served = output_mixes("pseudo", 2, torch.Generator().manual_seed(0))[0]
     rows, names = weighted(Rows(case.inputs, case.targets), weights), tangents.choose(case.network)
     bound = tangents.bind(prepare(case.network, names, None), mix, case.inputs[:64], case.targets[:64])
-    with torch.no_grad():
-        residual = case.targets - case.network(case.inputs)
+    residual = case.targets - case.network(case.inputs).detach()
     return Problem(rows, bound, served, residual, None), dense_jacobian(case.network, case.inputs, names)
 
 
@@ -91,8 +91,7 @@ def test_experts_that_are_solved_together_have_the_same_weights(case):
 
 
 def test_a_row_of_weight_two_has_the_leverage_of_two_rows():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(40, 1, 6, generator=generator, dtype=torch.float64)
+    rows = normal(40, 1, 6)
     w, noise = torch.ones(40, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     w[:7] = 2.0
     twice, moments = torch.cat([rows, rows[:7]]), torch.einsum("n,ncd,nce->cde", w, rows, rows)
@@ -148,13 +147,10 @@ def test_heavy_rows_decide_on_the_size_of_the_error_bar(toy, case, fit_case):
     inputs, targets = toy(400, seed=8)
     noise = torch.where(torch.arange(400) % 2 == 0, 1.0, 0.1)[:, None]
     with torch.no_grad():
-        targets = case.network(inputs) + noise * torch.randn(
-            targets.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-        )
-    plain, weighted_fit = (
-        fit_case(train=(inputs, targets), weights=w) for w in (None, noise[:, 0].square().reciprocal())
-    )
-    plain, accurate = (model.predict(inputs).std.median() for model in (plain, weighted_fit))
+        targets = case.network(inputs) + noise * normal(targets.shape, seed=1)
+    precisions = noise[:, 0].square().reciprocal()
+    fits = (fit_case(train=(inputs, targets), weights=w) for w in (None, precisions))
+    plain, accurate = (model.predict(inputs).std.median() for model in fits)
     # of a row of the mean weight, 0.14; without weights about 0.7
     assert 0.1 < float(accurate) < 0.25 < 0.4 < float(plain)
 
@@ -174,13 +170,12 @@ def test_classes_and_labels_count_as_often_as_they_weigh(kind):
     wrong = torch.arange(len(y)) % 4 == 0
     labels = torch.where(wrong, (y + 1) % 3, y)
     w = torch.where(wrong, 1e-6, 1.0)
-    fits = [(labels, None), (labels, w), (y, None)]
     options = {"num_experts": 3, "progress": False, "likelihood": likelihood}
-    blurred, light, clean = (
-        trustgp.fit(case.network, (x, targets_of(y)), weights=w, **options).predict(case.test[0]).temperature
-        for y, w in fits
-    )
-    blurred, light, clean = (float(t.median()) for t in (blurred, light, clean))
+    medians = []
+    for kinds, weights in ((labels, None), (labels, w), (y, None)):
+        model = trustgp.fit(case.network, (x, targets_of(kinds)), weights=weights, **options)
+        medians.append(float(model.predict(case.test[0]).temperature.median()))
+    blurred, light, clean = medians
     assert abs(light - clean) < 0.3 * (blurred - clean)
 
 

@@ -21,43 +21,27 @@ def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.floa
     """Heavy tails, outliers, and lazy variants."""
     base = torch.arange(1.0, 1.0 + n * (outputs or 1), dtype=dtype)
     base = base if outputs is None else base.reshape(n, outputs)
-    plain = Prediction(
-        mean=base,
-        epistemic=0.5 * base,
-        aleatoric=0.25 * base,
-        excess=0.125 * base,
-        novelty=torch.linspace(0, 1, n, dtype=dtype),
-        expert=torch.arange(n),
-        valid=torch.arange(n) != 2,
-        rare=torch.tensor(0.1, dtype=dtype),
-        df=4.0 + 2.0 * torch.arange(outputs or 1, dtype=dtype),
-        share=0.05,
-        _score=torch.linspace(0, 1, n, dtype=torch.float64),
-        _threshold=0.45,
-        _reference=REFERENCE,
-    )
-    return replace(
-        plain, _corrected=lambda: replace(plain, mean=base + 100), _plain=replace(plain, share=0.0)
-    )
+    parts = {"epistemic": 0.5 * base, "aleatoric": 0.25 * base, "excess": 0.125 * base}
+    parts |= {"novelty": torch.linspace(0, 1, n, dtype=dtype), "expert": torch.arange(n)}
+    tails = {"df": 4.0 + 2.0 * torch.arange(outputs or 1, dtype=dtype), "share": 0.05}
+    tails |= {"rare": torch.tensor(0.1, dtype=dtype)}
+    scores = {"_score": torch.linspace(0, 1, n, dtype=torch.float64), "_threshold": 0.45}
+    valid = torch.arange(n) != 2
+    plain = Prediction(mean=base, **parts, valid=valid, **tails, **scores, _reference=REFERENCE)
+    corrected = replace(plain, mean=base + 100)
+    return replace(plain, _corrected=lambda: corrected, _plain=replace(plain, share=0.0))
 
 
 def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:
     drawn = torch.randn(n, logits or 1, generator=torch.Generator().manual_seed(0))
     spread = (0.5 + torch.rand(n, 1, generator=torch.Generator().manual_seed(1))).expand(drawn.shape)
     shape = (n,) if logits is None else (n, logits)
-    return ClassPrediction(
-        mean=drawn.reshape(shape),
-        epistemic=spread.reshape(shape) if logits is None else spread,
-        aleatoric=torch.zeros(()).expand(shape),
-        excess=torch.zeros(()).expand(shape),
-        novelty=torch.linspace(0, 1, n),
-        expert=torch.arange(n),
-        valid=torch.ones(n, dtype=torch.bool),
-        temperature=torch.linspace(1, 3, n, dtype=torch.float64),
-        _score=torch.linspace(0, 9, n, dtype=torch.float64),
-        _threshold=4.0,
-        _reference=REFERENCE,
-    )
+    parts = {"epistemic": spread.reshape(shape) if logits is None else spread}
+    parts |= dict.fromkeys(("aleatoric", "excess"), torch.zeros(()).expand(shape))
+    rows = {"novelty": torch.linspace(0, 1, n), "expert": torch.arange(n), "valid": torch.ones(n).bool()}
+    scores = {"_score": torch.linspace(0, 9, n, dtype=torch.float64), "_threshold": 4.0}
+    scores |= {"temperature": torch.linspace(1, 3, n, dtype=torch.float64), "_reference": REFERENCE}
+    return ClassPrediction(mean=drawn.reshape(shape), **parts, **rows, **scores)
 
 
 def boxes(n: int = N) -> Detections:

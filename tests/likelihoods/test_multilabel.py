@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 from tiny_networks import train
 from torch import nn
 
@@ -78,19 +79,16 @@ def posterior_loss(rows, steps):
     total, spreads = 0.0, [3.0, 0.5, *[LABEL_STD] * (len(steps) - 2)]
     for i in range(len(rows)):
         for c in range(len(steps) - 2):
-            square = (
-                math.exp(steps[1] + steps[2 + c]) + math.pi / 8 * math.exp(steps[0]) * rows.variances[i, 0]
-            )
-            z = float(rows.logits[i, c]) / math.sqrt(square)
+            own, variance = math.exp(steps[1] + steps[2 + c]), float(rows.variances[i, 0])
+            z = float(rows.logits[i, c]) / math.sqrt(own + math.pi / 8 * math.exp(steps[0]) * variance)
             total += math.log1p(math.exp(-z if rows.targets[i, c] > 0 else z))
     return total + 0.5 * sum((step / s) ** 2 for step, s in zip(steps, spreads, strict=True))
 
 
 def held_out_rows(n=40, overconfident=(1.0, 4.0)):
-    generator = torch.Generator().manual_seed(0)
-    z = 2 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
-    targets = (torch.rand(n, 2, generator=generator) < z.sigmoid()).double()
-    variance = torch.rand(n, generator=generator, dtype=torch.float64)
+    draws = Draws()
+    z, shares, variance = 2 * draws.normal(n, 2), draws.uniform(n, 2), draws.uniform(n)
+    targets = (shares < z.sigmoid()).double()
     return LabelRows(z * torch.tensor(overconfident), targets, variance[:, None], torch.zeros(n, 4))
 
 
@@ -107,11 +105,8 @@ def test_temperatures_are_those_of_the_largest_posterior():
 
 
 def test_few_rows_pull_labels_together_and_of_training_rows_the_loss_alone_counts():
-    ratios = [
-        float(t.base[1] / t.base[0])
-        for t in (LabelTemperature.fit(held_out_rows(n), seen=False) for n in (10, 1000))
-    ]
-    assert 1.0 < ratios[0] < ratios[1]
+    few, many = (LabelTemperature.fit(held_out_rows(n), seen=False).base for n in (10, 1000))
+    assert 1.0 < float(few[1] / few[0]) < float(many[1] / many[0])
     rows = held_out_rows()
     assert LabelTemperature.fit(rows, seen=True).base.tolist() == [1.0, 1.0]
     fitted = replace(rows, logits=5.0 * (2.0 * rows.targets - 1.0))
@@ -142,9 +137,8 @@ def test_files_and_exports_predict_the_same(model, tmp_path):
     assert_same(open_onnx(tmp_path / "model.onnx")(TEST[0][:7]), wanted)
     monitor = trustgp.Monitor(open_onnx(tmp_path / "model.onnx"), threshold=1e9, confidence=0.9)
     sure = torch.maximum(wanted.probabilities, 1 - wanted.probabilities).amin(dim=1)
-    assert {(float(s) < 0.9): monitor(x).status for s, x in zip(sure, TEST[0], strict=False)}[
-        True
-    ] == "uncertain"
+    verdicts = [(float(s) < 0.9, monitor(x).status) for s, x in zip(sure, TEST[0], strict=False)]
+    assert dict(verdicts)[True] == "uncertain"
 
 
 def test_a_damaged_file_is_refused(model, tmp_path):
@@ -204,17 +198,15 @@ def test_scores_are_those_of_numpy(model):
     error, values, there = 0.0, q.ravel(), y.ravel()
     for low in np.arange(15) / 15:
         inside = (values > low) & (values <= low + 1 / 15 + 1e-12)
-        error += (
-            0.0 if not inside.any() else abs(values[inside].mean() - there[inside].mean()) * inside.mean()
-        )
+        if inside.any():
+            error += abs(values[inside].mean() - there[inside].mean()) * inside.mean()
     assert report.ece == pytest.approx(error)
     own = 1 / (1 + np.exp(-p.mean.double().numpy()))
     assert report.network_nll == pytest.approx(-np.log(np.where(y == 1, own, 1 - own)).mean(), rel=1e-5)
     names = list(report.outputs)
     assert report.outputs[names[1]].nll == pytest.approx(-np.log(likelihood[:, 1]).mean())
-    assert report.auroc_score == pytest.approx(
-        float(metrics.auroc(p.score, model.predict(5 * TEST[0]).score))
-    )
+    foreign = model.predict(5 * TEST[0]).score
+    assert report.auroc_score == pytest.approx(float(metrics.auroc(p.score, foreign)))
     assert trustgp.evaluate(p, TEST[1]).nll == report.nll
     assert "2 labels" in str(report)
 

@@ -10,15 +10,9 @@ from trustgp.likelihoods.prediction import Prediction
 
 def prediction(n: int) -> Prediction:
     base = torch.arange(2.0 * n, dtype=torch.float64).reshape(n, 2) + 1
-    return Prediction(
-        mean=base,
-        epistemic=base * 0.5,
-        aleatoric=base * 0.25,
-        excess=base * 0.125,
-        novelty=torch.linspace(0, 1, n, dtype=torch.float64),
-        expert=torch.arange(n),
-        valid=torch.ones(n, dtype=torch.bool),
-    )
+    parts = {"epistemic": base * 0.5, "aleatoric": base * 0.25, "excess": base * 0.125}
+    novelty = torch.linspace(0, 1, n, dtype=torch.float64)
+    return Prediction(base, **parts, novelty=novelty, expert=torch.arange(n), valid=torch.ones(n).bool())
 
 
 def test_every_answer_is_that_of_the_two_sided_mixture():

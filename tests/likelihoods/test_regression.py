@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from draws import Draws, normal
 from reference import nearness, pooled_scale, two_opinions, vague_share
 
 from trustgp.experts.mixture import LatentPrediction
@@ -26,9 +27,8 @@ MOMENTS = [uniform(4, 2) for _ in range(4)]
 LOGS = {name: uniform(4, 2).log() for name in STATISTICS[1:]}
 RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE, **LOGS)
 OPINION = {"witness_mean": uniform(4, 2), "witness_precision": uniform(4, 2)}
-WITNESSED = replace(
-    RAW, **OPINION, nearest=torch.tensor([[-3.0, 0.0], [-1.0, 1.0], [-0.5, 2.0], [0.0, 3.0]]).double()
-)
+NEAREST = torch.tensor([[-3.0, 0.0], [-1.0, 1.0], [-0.5, 2.0], [0.0, 3.0]]).double()
+WITNESSED = replace(RAW, **OPINION, nearest=NEAREST)
 
 
 def calibration(shift, **others):
@@ -71,11 +71,7 @@ def test_every_part_of_the_variance_is_its_formula(raw, about):
         assert float(p.aleatoric[i, j]) == pytest.approx((1 - share) * variance, rel=1e-10)
         excess = float(c.excess) * (1 - float(c.shift)) ** 2 * mu**2
         assert float(p.excess[i, j]) == pytest.approx(excess, rel=1e-10)
-        loc, centre, spread = (
-            float(OUTPUTS[i, j]) + float(c.shift) * mu,
-            float(c.centre[j]),
-            float(c.spread[j]),
-        )
+        loc, centre, spread = float(OUTPUTS[i, j] + c.shift * mu), float(c.centre[j]), float(c.spread[j])
         vague = float(c.vague) * vague_share(near) * (spread > 0)
         assert float(p.mean[i, j]) == pytest.approx(loc, rel=1e-10)
         # second moments of both parts, about the mean of the first
@@ -151,7 +147,7 @@ def test_the_outlier_prior_is_kept_with_and_without_held_out_rows():
 
 def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.01, seed: int = 0) -> CalibrationRows:
     """Residuals of this size where the experts expect those of size 1."""
-    residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    residual = normal(n, seed=seed)
     one = torch.ones(n // 2, 2, dtype=torch.float64)
     measures = torch.linspace(-1, 1, n // 2, dtype=torch.float64)[:, None].expand(-1, 2)
     values = {"residual": size * residual.reshape(-1, 2), "epistemic": one, "novelty": novelty * one}
@@ -215,16 +211,11 @@ def test_an_error_bar_worse_than_constant_noise_gives_a_warning_with_both_number
 
 def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():
     """The target lies on one of two sides of the output: at most a factor of two is lost."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    residual = normal(700, 2)
-    values = {"residual": residual, "residual_mean": residual + 1e-3 * normal(700, 2)}
+    draws = Draws()
+    residual, other, novelty = draws.normal(700, 2), draws.normal(700, 2), 0.1 * draws.uniform(700, 1)
+    values = {"residual": residual, "residual_mean": residual + 1e-3 * other, "novelty": novelty}
     values |= {"epistemic": torch.full_like(residual, 1e-2), "noise": torch.full_like(residual, 1e-3)}
-    novelty = 0.1 * torch.rand(700, 1, generator=generator, dtype=torch.float64)
-    rows = CalibrationRows.of(torch.arange(2), **values, novelty=novelty)
+    rows = CalibrationRows.of(torch.arange(2), **values)
     own, corrected, *_ = Regression().calibrate(rows, Shape(2, (1,)), None)
     alone = fit_calibration(rows, initial_calibration(rows, 2, corrected=False))
     assert held_out_loss(own, rows) <= held_out_loss(alone, rows)

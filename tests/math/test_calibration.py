@@ -68,13 +68,7 @@ def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
 
 
 def generated(
-    truth: Calibration,
-    rows: int,
-    seed: int = 0,
-    *,
-    witness: bool = False,
-    novelty=(0.0, 1.0),
-    far: float = 0.5,
+    truth: Calibration, rows: int, seed: int = 0, *, witness=False, novelty=(0.0, 1.0), far=0.5
 ) -> CalibrationRows:
     """Held-out rows whose errors have exactly the distribution that `truth` describes.
 
@@ -87,10 +81,7 @@ def generated(
     values |= {"epistemic": size * rng.uniform(0.1, 2, rows), "noise": size * rng.uniform(0.1, 0.5, rows)}
     values |= {"residual_mean": rng.normal(size=rows), "novelty": rng.uniform(*novelty, rows)}
     values |= {"measures": rng.uniform(-3, far, (rows, 2)), "output": output}
-    values |= {
-        "witness_mean": 2 * witness * rng.normal(size=rows),
-        **dict.fromkeys(("residual", "target"), size),
-    }
+    values |= {"witness_mean": 2 * witness * rng.normal(size=rows), "residual": size, "target": size}
     values |= {"witness_precision": witness * np.exp(rng.uniform(-2, 2, rows))}
     blank = CalibrationRows(**{name: torch.from_numpy(value) for name, value in values.items()})
     near, mu, variance = opinions(truth, blank)
@@ -99,10 +90,8 @@ def generated(
     usual = offset + np.sqrt(variance * (df - 2) / df) * rng.standard_t(df)
     rare = rng.uniform(size=rows) < float(truth.share)
     usual = np.where(rare, np.sqrt(spread + variance + offset**2) * rng.normal(size=rows), usual)
-    outputs, doubtful = (
-        centre + rng.normal(size=rows),
-        rng.uniform(size=rows) < float(truth.vague) * vague_share(near),
-    )
+    outputs = centre + rng.normal(size=rows)
+    doubtful = rng.uniform(size=rows) < float(truth.vague) * vague_share(near)
     marginal = centre + np.sqrt(spread) * rng.standard_t(2.2, rows)
     target = np.where(doubtful, marginal, outputs + float(truth.shift) * mu + usual)
     return replace(blank, residual=torch.from_numpy(target - outputs), target=torch.from_numpy(target))
@@ -116,14 +105,11 @@ def changed(before: Calibration, after: Calibration) -> set[str]:
 FIELDS = tuple(vars(TAILED))
 
 
-@given(
-    st.floats(0, 1),
-    st.floats(-2, 2),
-    st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 4),
-    st.tuples(*[st.floats(0.01, 100)] * 4),
-    st.floats(0.01, 100),
-    st.sampled_from([0.0, -4.0, 1.7]),
-)
+POSITIVE, WEIGHT, GROWTH = st.floats(0.01, 100), st.sampled_from([0.0, 0.3, 1.0]), [0.0, -4.0, 1.7]
+STATISTIC = st.tuples(*[WEIGHT] * 4), st.tuples(*[POSITIVE] * 4)
+
+
+@given(st.floats(0, 1), st.floats(-2, 2), *STATISTIC, POSITIVE, st.sampled_from(GROWTH))
 def test_scale_is_the_formula(near, bias, weights, values, variance, growth):
     kappa, *others = values
     logs = {name: number([[math.log(v)]]) for name, v in zip(STATISTICS[1:], others, strict=True)}
@@ -137,9 +123,8 @@ def test_scale_is_the_formula(near, bias, weights, values, variance, growth):
     assert float(folded.scale(raw, raw.epistemic + raw.noise, number([[near]]))) == expected
     assert rare.dtype == torch.float32
     huge = replace(c, bias=number([1e4]))
-    assert float(huge.scale(raw, raw.epistemic + raw.noise, number([[1.0]]))) == pytest.approx(
-        math.exp(cal.MAX_LOG_SCALE), rel=1e-9
-    )
+    scale = float(huge.scale(raw, raw.epistemic + raw.noise, number([[1.0]])))
+    assert scale == pytest.approx(math.exp(cal.MAX_LOG_SCALE), rel=1e-9)
 
 
 def test_how_near_a_row_is_depends_on_the_share_of_held_out_rows_that_are_more_novel():
@@ -148,9 +133,8 @@ def test_how_near_a_row_is_depends_on_the_share_of_held_out_rows_that_are_more_n
     measures = torch.cat([rows.measures, 4 * rows.measures, number([[500.0, 500.0], [-1e30, 0.0]])])
     near, exponent = c.nearness(measures)
     assert near.tolist() == pytest.approx([nearness(c.tails, row) for row in measures.tolist()], rel=1e-10)
-    assert near.tolist() == pytest.approx(
-        (1 / (1 + 0.005 * exponent.clamp_max(60).exp())).tolist(), rel=1e-12
-    )
+    expected = 1 / (1 + 0.005 * exponent.clamp_max(60).exp())
+    assert near.tolist() == pytest.approx(expected.tolist(), rel=1e-12)
     assert 0 < float(near.min()) < 1e-20
     assert float(near[:60].median()) > 0.98
 
@@ -256,22 +240,17 @@ def test_a_fit_is_stationary_under_a_gaussian_prior_on_centred_statistics(monkey
         tails = fits.MIN_DF + (start.df - fits.MIN_DF) * df.exp()
         bias = start.bias + level - centre @ (w - start.weights)
         values = {"weights": w, "bias": bias, "df": tails, "excess": start.excess * excess.exp().squeeze()}
-        return replace(
-            start, **values, trust=start.trust * trust.exp(), weight=start.weight + weight.squeeze()
-        )
+        values |= {"trust": start.trust * trust.exp(), "weight": start.weight + weight.squeeze()}
+        return replace(start, **values)
 
     def loss(free: np.ndarray) -> float:
         pull = 0.5 * float((free**2).sum()) / spread**2 / (share * len(rows))
         return pull - log_densities(at(*torch.from_numpy(free).split([4, 1, 2, 2, 2, 1])), rows).mean()
 
     level = fit.bias - start.bias + centre @ (fit.weights - start.weights)
-    ratios = [(fit.weights / start.weights).log(), (fit.excess / start.excess).log()[None]]
-    ratios += [
-        (fit.trust / start.trust).log(),
-        ((fit.df - fits.MIN_DF) / (start.df - fits.MIN_DF)).log(),
-        level,
-    ]
-    free = torch.cat([*ratios, (fit.weight - start.weight)[None]]).numpy()
+    ratios = [fit.weights / start.weights, (fit.excess / start.excess)[None], fit.trust / start.trust]
+    ratios += [(fit.df - fits.MIN_DF) / (start.df - fits.MIN_DF)]
+    free = torch.cat([torch.cat(ratios).log(), level, (fit.weight - start.weight)[None]]).numpy()
     assert loss(free) < loss(np.zeros(12)) - 0.01
     for i in range(12 if witness else 11):
         step = 1e-4 * np.eye(12)[i]

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from draws import Draws
 
 from trustgp.math.cross_entropy import FLOOR, loss_gradient, newton_step, two_sided
 
 
 def drawn(n: int, classes: int, size: float = 3.0, seed: int = 0):
-    generator = torch.Generator().manual_seed(seed)
-    logits = size * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return logits, torch.randint(0, max(2, classes), (n,), generator=generator)
+    draws = Draws(seed)
+    return size * draws.normal(n, classes), draws.whole(0, max(2, classes), n)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 200])

@@ -1,26 +1,22 @@
+"""The evidence of one expert, and one prior for several, against the dense joint likelihood."""
+
 import math
 
 import numpy as np
 import pytest
 import torch
+from draws import Draws, normal
 from reference import profile_likelihood, scale_from_eigenpairs
+from scipy.stats import multivariate_normal
 
 from trustgp.math import evidence
-from trustgp.math.evidence import (
-    FactorisationError,
-    factorise,
-    maximise_evidence,
-    minimise_on_grid,
-    profile_losses,
-)
+from trustgp.math.evidence import factorise, maximise_evidence, pooled_evidence, profile_losses
 
 
 def kernel(rows: int, width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features, their Gram matrix, and two noisy targets that lie near the features' span."""
-    generator = torch.Generator().manual_seed(seed)
-    phi = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-    weights = torch.randn(width, 2, generator=generator, dtype=torch.float64)
-    noise = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    draws = Draws(seed)
+    phi, weights, noise = draws.normal(rows, width), draws.normal(width, 2), draws.normal(rows, 2)
     return phi, phi @ phi.T, phi @ weights * torch.tensor([1.0, 3.0]) + noise
 
 
@@ -79,7 +75,7 @@ def test_an_output_without_targets_gets_a_tiny_positive_scale():
 
 
 def test_a_kernel_of_zeros_leaves_only_noise():
-    targets = torch.randn(9, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = normal(9, 1)
     found = maximise_evidence(torch.zeros(9, 9, dtype=torch.float64), targets)
     noise = found.tau * found.scale
     torch.testing.assert_close(noise, targets.square().mean(dim=0), rtol=1e-10, atol=0)
@@ -93,18 +89,15 @@ def test_rounding_is_mended_by_the_smallest_jitter_that_does_and_other_kernels_a
     assert torch.isfinite(factor).all()
     for wrong, message in ((2.0, "not positive definite"), (torch.inf, "not finite")):
         gram[0, 0] = gram[0, 1] = gram[1, 0] = wrong
-        with pytest.raises(FactorisationError, match=message):
+        with pytest.raises(evidence.FactorisationError, match=message):
             factorise(gram, 0.0)
 
 
 @pytest.mark.parametrize("true_log_tau", [-14.0, -6.0, -1.0, 2.0])
 def test_a_search_from_fewer_rows_ends_where_one_on_all_rows_does(true_log_tau, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    phi = torch.randn(120, 40, generator=generator, dtype=torch.float64)
-    signal = phi @ torch.randn(40, 2, generator=generator, dtype=torch.float64)
-    noise = torch.randn(120, 2, generator=generator, dtype=torch.float64)
-    gram = phi @ phi.T
-    targets = signal + math.exp(0.5 * true_log_tau) * noise
+    draws = Draws()
+    phi, weights, noise = draws.normal(120, 40), draws.normal(40, 2), draws.normal(120, 2)
+    gram, targets = phi @ phi.T, phi @ weights + math.exp(0.5 * true_log_tau) * noise
     expected = evidence.maximise_evidence(gram, targets)
     losses = []
     counted = evidence.profile_loss
@@ -136,7 +129,57 @@ def test_numbers_are_searched_as_tensors_are(place):
         return (places - place) ** 2
 
     bounds = torch.tensor([-9.0, 7.0], dtype=torch.float64)
-    expected = float(minimise_on_grid(losses, *bounds))
-    assert minimise_on_grid(losses, *bounds.tolist(), arrays=np) == pytest.approx(
-        expected, rel=1e-12, abs=1e-12
-    )
+    expected = float(evidence.minimise_on_grid(losses, *bounds))
+    found = evidence.minimise_on_grid(losses, *bounds.tolist(), arrays=np)
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def systems(sizes=(30, 50), outputs=2, tau=0.3, scale=2.0):
+    """Kernels, and targets drawn from their GP with this noise ratio and scale."""
+    draws, found = Draws(), []
+    for m in sizes:
+        phi = draws.normal(m, 2 * m) / math.sqrt(2 * m)
+        gram = phi @ phi.T
+        factor = torch.linalg.cholesky(scale * (gram + tau * torch.eye(m)))
+        found.append((gram, factor @ draws.normal(m, outputs)))
+    return found
+
+
+def dense_loss(found, tau, scale):
+    """Minus the log density of all targets, by scipy."""
+    total = 0.0
+    for gram, targets in found:
+        covariance = scale * (gram + tau * torch.eye(len(gram))).numpy()
+        total -= sum(multivariate_normal(cov=covariance).logpdf(column) for column in targets.T.numpy())
+    return total
+
+
+def test_no_other_prior_is_likelier():
+    found = systems()
+    prior = pooled_evidence(found)
+    best = dense_loss(found, float(prior.tau), float(prior.scale))
+    for factor in (0.8, 0.95, 1.05, 1.25):
+        assert best < dense_loss(found, float(prior.tau), factor * float(prior.scale))
+    for factor in np.exp([-1.0, -0.3, 0.3, 1.0]):
+        tau = factor * float(prior.tau)
+        scales = float(prior.scale) * np.linspace(0.5, 2.0, 31)
+        assert best < min(dense_loss(found, tau, scale) for scale in scales)
+
+
+def test_tau_stays_within_its_bounds():
+    found = systems()
+    level = float(torch.cat([gram.diagonal() for gram, _ in found]).mean())
+    for low, high in ((1e-3, 1e-2), (3.0, 30.0)):
+        tau = float(pooled_evidence(found, lowest=low, highest=high).tau)
+        assert low * level * 0.999 <= tau <= high * level * 1.001
+
+
+def test_kernels_without_any_gradient_leave_the_noise():
+    prior = pooled_evidence([(torch.zeros(5, 5).double(), torch.ones(5, 1).double())])
+    assert float(prior.tau) > 0
+    assert float(prior.scale) > 0
+
+
+def test_what_is_not_finite_is_refused():
+    with pytest.raises(evidence.FactorisationError, match="overflow"):
+        pooled_evidence([(torch.eye(3).double(), torch.full((3, 1), torch.inf).double())])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 from many import each
 from scipy import special, stats
 
@@ -54,16 +55,12 @@ class Mixed:
         usual = (1 - vague) * (1 - share) / 2
         self.parts, self.weights = parts, [usual, usual, (1 - vague) * share]
         if vague:
-            self.parts, self.weights = (
-                [*parts, stats.t(2.2, centre, math.sqrt(spread))],
-                [*self.weights, vague],
-            )
+            parts.append(stats.t(2.2, centre, math.sqrt(spread)))
+            self.weights.append(vague)
         self.mean = sum(w * part.mean() for w, part in zip(self.weights, self.parts, strict=True))
         about = [part.var() + (part.mean() - self.mean) ** 2 for part in self.parts]
-        self.variance, self.width = (
-            float(np.dot(self.weights, about)),
-            max(far, abs(centre - MEAN) * (vague > 0)),
-        )
+        self.variance = float(np.dot(self.weights, about))
+        self.width = max(far, abs(centre - MEAN) * (vague > 0))
 
     def __call__(self, name: str, y):
         return sum(w * getattr(part, name)(y) for w, part in zip(self.weights, self.parts, strict=True))
@@ -88,9 +85,8 @@ def test_moments_density_quantiles_and_intervals_are_those_of_scipys_mixture(cas
     about = mixed.variance + (mixed.mean - MEAN) ** 2
     assert float(p.variance) == pytest.approx(about, rel=1e-9)
     y = mixed.points(1e3, 61)
-    logs = special.logsumexp(
-        [part.logpdf(y) for part in mixed.parts], axis=0, b=np.array(mixed.weights)[:, None]
-    )
+    each_log = [part.logpdf(y) for part in mixed.parts]
+    logs = special.logsumexp(each_log, axis=0, b=np.array(mixed.weights)[:, None])
     # lgamma loses 1e-9 at a million degrees of freedom
     np.testing.assert_allclose(p.log_prob(torch.from_numpy(y)), logs, rtol=1e-9, atol=5e-9)
     np.testing.assert_allclose(p.cdf(torch.from_numpy(y)), mixed("cdf", y), rtol=0, atol=1e-14)
@@ -113,9 +109,6 @@ def test_crps_is_the_integral_it_is_defined_by(case):
     scores = made(*[case] * len(y)).crps(torch.from_numpy(y))
     expected = [mixed.score(float(each)) for each in y]
     np.testing.assert_allclose(scores, expected, rtol=1e-4 if case[5] else 1e-6)
-
-
-# draws
 
 
 @each("case", [case for case in CASES if case[2] > 4])
@@ -160,9 +153,6 @@ def test_entries_without_doubt_do_not_depend_on_others_in_doubt():
         torch.testing.assert_close(beside[:-1], expected, rtol=1e-8, atol=0)
     for name in ("mean", "variance"):
         assert torch.equal(getattr(mixed, name)[:-1], getattr(alone, name))
-
-
-# ends of the range
 
 
 @each("vague", [0.0, 0.3])
@@ -220,9 +210,8 @@ def test_extreme_values_stay_finite():
 
 def test_entries_broadcast_and_answers_are_float64():
     mean = torch.arange(6.0).reshape(3, 2)
-    p = PredictiveDistribution(
-        mean, torch.tensor(0.5), torch.tensor([1.0, 2.0]), double(4.0), double(0.1), double(3.0)
-    )
+    tails = double(4.0), double(0.1), double(3.0)
+    p = PredictiveDistribution(mean, torch.tensor(0.5), torch.tensor([1.0, 2.0]), *tails)
     y = mean + 0.3
     for found in (p.log_prob(y), p.cdf(y), p.within(y - mean), p.crps(y), p.half_width(0.5), p.variance):
         assert found.shape == (3, 2)
@@ -232,21 +221,16 @@ def test_entries_broadcast_and_answers_are_float64():
     assert p.sample((5,)).shape == (5, 3, 2)
 
 
-# the density that is fitted
-
-
 def test_the_log_density_can_be_differentiated_in_all_of_it():
-    values = [
-        double(*each) for each in ((0.3, -2.0), (0.5, 0.0), (0.8, 3.0), (4.0, 30.0), (0.1, 0.01), (2.0, 9.0))
-    ]
-    assert torch.autograd.gradcheck(log_density, [value.requires_grad_() for value in values])
+    pairs = (0.3, -2.0), (0.5, 0.0), (0.8, 3.0), (4.0, 30.0), (0.1, 0.01), (2.0, 9.0)
+    assert torch.autograd.gradcheck(log_density, [double(*pair).requires_grad_() for pair in pairs])
 
 
 def test_intervals_grow_as_much_as_all_half_widths_say():
-    generator = torch.Generator().manual_seed(3)
-    draw = lambda: torch.rand(50, 2, generator=generator, dtype=torch.float64)  # noqa: E731
-    p = PredictiveDistribution(draw(), draw(), draw() + 0.1, 3.0 + draw(), 0.1 * draw(), 4.0 * draw())
-    y = p.loc + 3.0 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    draws = Draws(3)
+    a, b, c, d, e, g = draws.uniform(6, 50, 2)
+    p = PredictiveDistribution(a, b, c + 0.1, 3.0 + d, 0.1 * e, 4.0 * g)
+    y = p.loc + 3.0 * draws.normal(50, 2)
     ratios = ((y - p.loc).abs() / p.half_width(0.8)).flatten().sort().values
     for rank in (1, 30, 70, 99, 100):
         expected = ratios[rank - 1].clamp_min(1.0)

@@ -6,6 +6,7 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from draws import Draws, normal
 from mapie.regression import SplitConformalRegressor
 from reference import tail_exponent
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -70,7 +71,7 @@ def test_a_gate_without_components_has_one_group():
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 500])
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_exponent_is_minus_the_log_of_the_share_of_rows_that_are_more_novel(n, ties):
-    rows = torch.randn(n, 2, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    rows = normal(n, 2, seed=n)
     rows = rows.round() if ties else rows * torch.tensor([1.0, 30.0])
     tails = TailShares.fit(rows)
     assert tails.table.shape == (3, 2, 6)
@@ -83,11 +84,9 @@ def test_the_exponent_is_minus_the_log_of_the_share_of_rows_that_are_more_novel(
 
 
 def test_of_an_exponential_measure_it_is_the_measure():
-    rows = -torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log()
-    at = torch.tensor([0.0, 0.1, 0.7, 1.4, 2.3, 3.0, 9.0], dtype=torch.float64)[:, None].expand(-1, 2)
-    assert TailShares.fit(rows.expand(-1, 2))(at).tolist() == pytest.approx(
-        at[:, 0].tolist(), rel=0.1, abs=0.05
-    )
+    rows, at = -Draws().uniform(20_000, 1).log(), [0.0, 0.1, 0.7, 1.4, 2.3, 3.0, 9.0]
+    found = TailShares.fit(rows.expand(-1, 2))(torch.tensor(at, dtype=torch.float64)[:, None].expand(-1, 2))
+    assert found.tolist() == pytest.approx(at, rel=0.1, abs=0.05)
 
 
 def test_without_held_out_rows_it_grows_from_a_tenth_of_the_prior_and_new_clusters_are_beyond_all():

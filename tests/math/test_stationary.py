@@ -2,14 +2,11 @@ import math
 
 import pytest
 import torch
+from draws import normal
 from reference import profile_likelihood, stationary_gram
 
 from trustgp.math import evidence
 from trustgp.math.evidence import LENGTHS, RATIOS, best_length, distances, length_losses, relative_lengths
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def scalar(value: float) -> torch.Tensor:
@@ -17,7 +14,7 @@ def scalar(value: float) -> torch.Tensor:
 
 
 def test_distances_keep_their_digits_far_from_the_origin():
-    rows = (draw(6, 3) * 2**20).round() / 2**20  # so that the shift below loses no digit
+    rows = (normal(6, 3) * 2**20).round() / 2**20  # so that the shift below loses no digit
     expected = distances(rows, rows)
     found = distances(rows + 2.0**25, rows + 2.0**25)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
@@ -28,9 +25,9 @@ def sets(length=0.7, ratio=1e-2, count=2, seed=0):
     """Draws from the process itself, of a known length and noise ratio, each set with scales of its own."""
     inputs, targets = [], []
     for k in range(count):
-        rows = 2 * draw(60, 2, seed=seed + k)
+        rows = 2 * normal(60, 2, seed=seed + k)
         gram = stationary_gram(rows, rows, length) + ratio * torch.eye(60, dtype=torch.float64)
-        values = torch.linalg.cholesky(gram) @ draw(60, 3, seed=seed + 100 + k)
+        values = torch.linalg.cholesky(gram) @ normal(60, 3, seed=seed + 100 + k)
         inputs.append(rows)
         targets.append(values * torch.tensor([1.0, 1e5, 1e-3]) * 10.0**k)
     return inputs, targets
@@ -58,12 +55,9 @@ def test_the_choice_is_that_of_the_highest_evidence_on_the_grid():
 
 def test_rows_that_no_ratio_can_tell_apart_give_an_answer():
     same = torch.zeros(60, 2, dtype=torch.float64)
-    length, ratio = choose_length([same], [draw(60, 2)], scalar(1.0))
+    length, ratio = choose_length([same], [normal(60, 2)], scalar(1.0))
     assert float(length) in LENGTHS
     assert float(ratio) == RATIOS[-1]
-
-
-# a length for each column
 
 
 def penalised(inputs, targets, log_lengths, ratio):
@@ -82,10 +76,10 @@ def test_no_step_to_other_lengths_raises_the_evidence():
     """At the best common length and ratio for them, on a grid; the loss is that of the definition."""
     lengths, inputs, targets = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64), [], []
     for k in range(3):
-        rows = 2 * draw(90, 3, seed=k)
+        rows = 2 * normal(90, 3, seed=k)
         gram = stationary_gram(rows / lengths, rows / lengths, 1.0) + 0.1 * torch.eye(90, dtype=torch.float64)
         inputs.append(rows)
-        targets.append(torch.linalg.cholesky(gram) @ draw(90, 2, seed=100 + k))
+        targets.append(torch.linalg.cholesky(gram) @ normal(90, 2, seed=100 + k))
     relative = relative_lengths(inputs, targets, scalar(2.0)).log().tolist()
     grid = [(0.1 * a, 10**b) for a in range(-4, 20, 2) for b in (-2.0, -1.5, -1.0, -0.5, 0.0)]
 
@@ -103,11 +97,11 @@ def test_no_step_to_other_lengths_raises_the_evidence():
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_rows_in_one_place_leave_all_lengths_the_same(value):
     same = torch.full((60, 3), value, dtype=torch.float64)
-    assert relative_lengths([same], [draw(60, 2)], scalar(1.0)).tolist() == [1.0] * 3
+    assert relative_lengths([same], [normal(60, 2)], scalar(1.0)).tolist() == [1.0] * 3
 
 
 def test_slopes_of_the_profile_are_those_of_small_steps():
-    points, targets, tau, step = draw(12, 3), draw(12, 2), 0.3, 1e-5
+    points, targets, tau, step = normal(12, 3), normal(12, 2), 0.3, 1e-5
     _, by_tau, by_length = evidence._profile_and_slopes(points, targets, tau)
 
     def profile(log_tau=0.0, log_lengths=(0.0, 0.0, 0.0)):

@@ -6,19 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from draws import Draws, normal
 from reference import tail_exponent
 from scipy.special import log_softmax, logsumexp
 
 from trustgp.math import cross_entropy as module
 from trustgp.math.cross_entropy import (
-    MIN_MEASURE,
-    SOFTNESS,
     ClassCalibrationRows,
     Temperature,
     UsualNovelty,
     class_nll,
     fit_temperature,
-    log_entropy,
 )
 from trustgp.math.logit_noise import NUM_DRAWS, log_probabilities, normal_draws, square_root
 
@@ -27,17 +25,16 @@ def rows_of(
     n: int, *, base: float, slope: float, expert: float = 0.2, classes: int = 4, top: int = 1, seed: int = 0
 ) -> ClassCalibrationRows:
     """Labels drawn from the model with the given T_0^2 and lambda; noise of so many leading classes."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 4 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    variance = torch.rand(n, generator=generator, dtype=torch.float64) * 10
-    factor = torch.randn(n, top - 1, 3, generator=generator, dtype=torch.float64)
+    draws, blank = Draws(seed), torch.zeros(n, dtype=torch.int64)
+    logits, variance = 4 * draws.normal(n, classes), draws.uniform(n) * 10
+    factor = draws.normal(n, top - 1, 3)
     covariance = (variance[:, None, None] * factor @ factor.mT).flatten(1)
-    blank = torch.zeros(n, dtype=torch.int64)
-    latent = torch.stack([variance, torch.rand(n, generator=generator, dtype=torch.float64) * 10], dim=1)
+    latent = torch.stack([variance, draws.uniform(n) * 10], dim=1)
     rows = ClassCalibrationRows(logits, blank, torch.zeros(n, 4), latent, covariance)
     true = Temperature(*(torch.tensor(value, dtype=torch.float64) for value in (base, slope, expert)))
     each = [class_nll(replace(rows, labels=blank + c), true).neg().exp() for c in range(max(2, classes))]
-    return replace(rows, labels=torch.multinomial(torch.stack(each, dim=1), 1, generator=generator).flatten())
+    labels = torch.multinomial(torch.stack(each, dim=1), 1, generator=draws.generator)
+    return replace(rows, labels=labels.flatten())
 
 
 def log_softmax_by_hand(rows: ClassCalibrationRows, base: float, slope: float, expert: float) -> np.ndarray:
@@ -93,12 +90,9 @@ def test_the_mean_over_the_draws_is_that_of_many_random_ones():
     covariance = torch.tensor([[[3.0, 1.0], [1.0, 2.0]]], dtype=torch.float64)
     noise = torch.zeros(400_000, 4, dtype=torch.float64)
     level = (5.0 - 7.0 / 3.0) / 2.0  # of the last class, and of the leading ones together over 3
-    generator = torch.Generator().manual_seed(0)
-    draws = torch.randn(len(noise), 3, generator=generator, dtype=torch.float64)
-    joint = torch.tensor(
-        [[3.0, 1.0, 4 / 3], [1.0, 2.0, 1.0], [4 / 3, 1.0, level * 4 / 3 + 7 / 9]], dtype=torch.float64
-    )
-    noise[:, 1:] = draws @ torch.linalg.cholesky(joint).T
+    joint = [[3.0, 1.0, 4 / 3], [1.0, 2.0, 1.0], [4 / 3, 1.0, level * 4 / 3 + 7 / 9]]
+    factor = torch.linalg.cholesky(torch.tensor(joint, dtype=torch.float64))
+    noise[:, 1:] = normal(len(noise), 3) @ factor.T
     expected = (logits + noise).softmax(dim=1).mean(dim=0)
     torch.testing.assert_close(log_probabilities(logits, covariance)[0].exp(), expected, rtol=0, atol=5e-3)
 
@@ -111,7 +105,7 @@ def test_draws_have_no_mean_and_a_unit_covariance():
 
 
 def test_a_singular_matrix_has_a_root():
-    vectors = torch.randn(7, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    vectors = normal(7, 4, 2)
     singular = torch.cat([vectors @ vectors.mT, torch.zeros(1, 4, 4).double()])
     root = square_root(singular)
     torch.testing.assert_close(root @ root.mT, singular, rtol=0, atol=1e-6)
@@ -152,10 +146,8 @@ def test_one_temperature_is_never_likelier(top):
         rows = replace(rows, latent=torch.where(sure, 50.0, 0.1).double()[:, None].expand(-1, 2))
         loss = float(class_nll(rows, fit_temperature(rows, seen=False)).mean())
         logits = rows.logits[:, None] / torch.linspace(-1, 2, 301).exp()[:, None].double()
-        losses = (
-            -logits.log_softmax(dim=2).gather(2, rows.labels[:, None, None].expand(-1, 301, 1)).mean(dim=0)
-        )
-        assert loss < float(losses.min()) + 0.02  # the prior of T_0
+        likely = logits.log_softmax(dim=2).gather(2, rows.labels[:, None, None].expand(-1, 301, 1))
+        assert loss < float((-likely.mean(dim=0)).min()) + 0.02  # the prior of T_0
 
 
 def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
@@ -173,8 +165,7 @@ def test_the_likelihood_of_one_logit_is_that_of_a_pair():
     torch.testing.assert_close(class_nll(single, rule), class_nll(rows, rule))
 
 
-def test_the_score_is_the_mean_exponent_of_three_measures():
-    generator = torch.Generator().manual_seed(0)
+def test_the_score_is_the_mean_exponent_of_three_measures(generator):
     held_out, new = (torch.rand(n, 4, generator=generator).double() + 0.1 for n in (101, 50))
     held_out[:, 2:], new[:, 2:] = held_out[:, 2:].log(), 2.0 * new[:, 2:].log()
     usual = UsualNovelty.fit(held_out)
@@ -199,10 +190,10 @@ def test_without_held_out_rows_the_score_grows_with_the_share_of_the_prior_and_z
 
 def test_the_entropy_is_that_of_the_softened_classes():
     logits = 20.0 * torch.randn(40, 4, generator=torch.Generator().manual_seed(0)).double()
-    p = [[math.exp(z / SOFTNESS) for z in row] for row in logits.tolist()]
+    p = [[math.exp(z / module.SOFTNESS) for z in row] for row in logits.tolist()]
     p = [[each / sum(row) for each in row] for row in p]
-    expected = [math.log(max(MIN_MEASURE, -sum(x * math.log(x) for x in row))) for row in p]
-    assert log_entropy(logits).tolist() == pytest.approx(expected, rel=1e-9)
+    expected = [math.log(max(module.MIN_MEASURE, -sum(x * math.log(x) for x in row))) for row in p]
+    assert module.log_entropy(logits).tolist() == pytest.approx(expected, rel=1e-9)
     pair = torch.cat([torch.zeros(40, 1), logits[:, :1]], dim=1)
-    torch.testing.assert_close(log_entropy(logits[:, :1]), log_entropy(pair))
-    assert float(log_entropy(torch.tensor([[1e5, 0.0]]))) == math.log(MIN_MEASURE)
+    torch.testing.assert_close(module.log_entropy(logits[:, :1]), module.log_entropy(pair))
+    assert float(module.log_entropy(torch.tensor([[1e5, 0.0]]))) == math.log(module.MIN_MEASURE)

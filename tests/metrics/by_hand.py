@@ -12,14 +12,8 @@ def make(
 ) -> Prediction:
     zeros, n = torch.zeros_like(mean), len(mean)
     excess, novelty = (zeros if excess is None else excess), (torch.zeros(n) if novelty is None else novelty)
-    valid = torch.isfinite(mean).reshape(n, -1).all(1)
-    return Prediction(
-        mean, variance, zeros, excess, novelty, torch.zeros(n, dtype=torch.int64), valid, **more
-    )
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expert, valid = torch.zeros(n, dtype=torch.int64), torch.isfinite(mean).reshape(n, -1).all(1)
+    return Prediction(mean, variance, zeros, excess, novelty, expert, valid, **more)
 
 
 def there(boxes: list, labels: list[int]) -> BoxTargets:

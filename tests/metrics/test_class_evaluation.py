@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from blobs import blobs, fit
 from metrics.by_hand import calibration_error, make
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
@@ -14,23 +13,13 @@ from trustgp.metrics.score_report import RowCounts, plain
 
 
 @pytest.fixture(scope="module")
-def case():
-    return blobs()
+def scored(blob, blob_model):
+    return trustgp.evaluate(blob_model, blob.test, ood=30 * blob.test[0], progress=False)
 
 
-@pytest.fixture(scope="module")
-def model(case):
-    return fit(case)
-
-
-@pytest.fixture(scope="module")
-def scored(case, model):
-    return trustgp.evaluate(model, case.test, ood=30 * case.test[0], progress=False)
-
-
-def test_scores_are_those_of_scikit_learn_and_of_loops(case, model, scored):
-    p, labels = model.predict(case.test[0]), case.test[1]
-    own, foreign = p.probabilities, model.predict(30 * case.test[0])
+def test_scores_are_those_of_scikit_learn_and_of_loops(blob, blob_model, scored):
+    p, labels = blob_model.predict(blob.test[0]), blob.test[1]
+    own, foreign = p.probabilities, blob_model.predict(30 * blob.test[0])
     assert scored.nll == pytest.approx(log_loss(labels, own.double()), abs=1e-6)
     assert scored.accuracy == pytest.approx(accuracy_score(labels, own.argmax(1)))
     assert scored.ece == pytest.approx(calibration_error(own, labels, 15), abs=1e-5)
@@ -40,7 +29,7 @@ def test_scores_are_those_of_scikit_learn_and_of_loops(case, model, scored):
         ("entropy", metrics.entropy(torch.cat([own, foreign.probabilities]))),
     ):
         assert getattr(scored, f"auroc_{name}") == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
-    own = case.network(case.test[0]).detach().double().softmax(1)
+    own = blob.network(blob.test[0]).detach().double().softmax(1)
     assert scored.network_nll == pytest.approx(float(metrics.class_nll(own, labels).mean()), rel=1e-5)
     ece = metrics.expected_calibration_error(own, labels)
     assert scored.network_ece == pytest.approx(float(ece), abs=1e-5)
@@ -57,26 +46,26 @@ def test_curves_belong_to_the_scores_and_the_table_shows_them(scored):
     assert json.loads(json.dumps(scored.to_dict()))["scores"]["all"]["nll"] == scored.nll
 
 
-def test_foreign_rows_with_labels_are_scored_and_rows_without_a_prediction_counted(case, model):
-    both = trustgp.evaluate(model, case.test, ood=case.validation, progress=False)
-    alone = trustgp.evaluate(model, case.validation, progress=False)
+def test_foreign_rows_with_labels_are_scored_and_rows_without_a_prediction_counted(blob, blob_model):
+    both = trustgp.evaluate(blob_model, blob.test, ood=blob.validation, progress=False)
+    alone = trustgp.evaluate(blob_model, blob.validation, progress=False)
     assert both.ood_nll == pytest.approx(alone.nll)
     assert both.ood_accuracy == pytest.approx(alone.accuracy)
     assert alone.auroc_score is None
-    p = model.predict(torch.where(torch.arange(400)[:, None] == 3, torch.nan, case.test[0]))
-    assert "No finite prediction for 1 of 400 rows" in str(trustgp.evaluate(p, case.test[1]))
+    p = blob_model.predict(torch.where(torch.arange(400)[:, None] == 3, torch.nan, blob.test[0]))
+    assert "No finite prediction for 1 of 400 rows" in str(trustgp.evaluate(p, blob.test[1]))
 
 
-def test_labels_that_are_none_are_refused(case, model):
+def test_labels_that_are_none_are_refused(blob, blob_model):
     with pytest.raises(ValueError, match="data labels lie beyond"):
-        trustgp.evaluate(model, (case.test[0], case.test[1] + 5), progress=False)
+        trustgp.evaluate(blob_model, (blob.test[0], blob.test[1] + 5), progress=False)
     with pytest.raises(ValueError, match="MultiLabel"):
-        trustgp.evaluate(model, (case.test[0], torch.rand(400, 3)), progress=False)
+        trustgp.evaluate(blob_model, (blob.test[0], torch.rand(400, 3)), progress=False)
     with pytest.raises(ValueError, match="agree"):
-        trustgp.evaluate(model.predict(case.test[0]), case.test[1][:5])
+        trustgp.evaluate(blob_model.predict(blob.test[0]), blob.test[1][:5])
     numbers = make(torch.zeros(5, 1), torch.ones(5, 1))
     with pytest.raises(TypeError, match="both must be predicted alike"):
-        trustgp.evaluate(model.predict(case.test[0]), case.test[1], ood=numbers)
+        trustgp.evaluate(blob_model.predict(blob.test[0]), blob.test[1], ood=numbers)
 
 
 def test_plain_values_are_what_json_can_hold_of_dataclasses_tensors_and_infinite_numbers():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 from many import each
 from metrics.by_hand import calibration_error
 from scipy.stats import entropy as scipy_entropy
@@ -14,9 +15,8 @@ from trustgp import metrics
 
 
 def drawn(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return logits.softmax(dim=1), torch.randint(0, classes, (n,), generator=generator)
+    draws = Draws(seed)
+    return (2 * draws.normal(n, classes)).softmax(dim=1), draws.whole(0, classes, n)
 
 
 @each("classes", [2, 4, 30])

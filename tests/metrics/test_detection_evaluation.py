@@ -8,7 +8,6 @@ import torch
 from metrics.by_hand import there
 
 from trustgp import Detections, metrics
-from trustgp.detection import BoxTargets
 from trustgp.metrics.detection_evaluation import DetectionEvaluation, ScoredScenes
 
 A, B, C, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [0.0, 20, 10, 30], [40.0, 40, 60, 60]
@@ -20,26 +19,20 @@ def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | Non
     k, sure = len(labels), torch.tensor(confidence).float()
     chances = torch.zeros(k, 3).scatter(1, torch.tensor(labels).long().reshape(k, 1), 0.9 * sure[:, None])
     chances[:, 2] = 1 - 0.9 * sure
-    placed = torch.tensor(boxes).float().reshape(-1, 4) + shift
-    kinds = torch.tensor(labels).long()
-    return Detections(
-        placed, torch.full((k, 4), std), kinds, sure, chances, torch.tensor(novelty).float(), True, threshold
-    )
-
-
-def scenes(said: list[Detections], things: list[BoxTargets] | None) -> ScoredScenes:
-    return ScoredScenes(said, things)
+    placed = torch.tensor(boxes).float().reshape(-1, 4) + shift, torch.full((k, 4), std)
+    kinds, far = torch.tensor(labels).long(), torch.tensor(novelty).float()
+    return Detections(*placed, kinds, sure, chances, far, True, threshold)
 
 
 @pytest.fixture
 def familiar() -> ScoredScenes:
     said = [found([A, B], [0, 1], [0.9, 0.8], [0.1, 0.2], shift=0.5), found([FAR], [0], [0.6], [0.3])]
-    return scenes(said, [there([A, B], [0, 1]), there([C], [1])])
+    return ScoredScenes(said, [there([A, B], [0, 1]), there([C], [1])])
 
 
 def unknown(threshold: float | None = 0.5) -> ScoredScenes:
     said = [found([A, FAR], [0, 1], [0.9, 0.7], [0.9, 0.05], threshold=threshold)]
-    return scenes(said, [there([A, FAR, B], [5, 5, 0])])
+    return ScoredScenes(said, [there([A, FAR, B], [5, 5, 0])])
 
 
 def test_scores_are_those_of_the_metrics(familiar):
@@ -53,9 +46,8 @@ def test_scores_are_those_of_the_metrics(familiar):
     share = 9.5**2 / (200 - 9.5**2)
     assert e.outputs["dog"].detector_laece == pytest.approx(abs(0.8 - share), abs=1e-6)
     assert e.outputs["cat"].detector_laece == pytest.approx((abs(0.9 - share) + 0.6) / 2, abs=1e-6)
-    assert e.detector_laece == pytest.approx(
-        (e.outputs["cat"].detector_laece + e.outputs["dog"].detector_laece) / 2
-    )
+    each = [e.outputs[name].detector_laece for name in NAMES]
+    assert e.detector_laece == pytest.approx(sum(each) / 2)
 
 
 def test_edges_are_scored_where_things_were_found(familiar):
@@ -63,13 +55,13 @@ def test_edges_are_scored_where_things_were_found(familiar):
     assert e.edge_nll == pytest.approx(0.5 * math.log(2 * math.pi) + 0.5 * 0.25)  # off by half a deviation
     assert (e.edge_coverage, e.box_coverage) == (1.0, 1.0)
     wide = found([[0.0, 0, 10, 12.5], B], [0, 1], [0.9, 0.8], [0.1, 0.1])  # one edge is off by 2.5 deviations
-    e = DetectionEvaluation.of(scenes([wide], [there([A, B], [0, 1])]), names=NAMES)
+    e = DetectionEvaluation.of(ScoredScenes([wide], [there([A, B], [0, 1])]), names=NAMES)
     assert (e.edge_coverage, e.box_coverage) == (7 / 8, 1 / 2)
     assert (e.outputs["cat"].edge_coverage, e.outputs["dog"].edge_coverage) == (3 / 4, 1.0)
 
 
 def test_foreign_pictures_without_things(familiar):
-    e = DetectionEvaluation.of(familiar, scenes(unknown().detections, None), names=NAMES)
+    e = DetectionEvaluation.of(familiar, ScoredScenes(unknown().detections, None), names=NAMES)
     # novelty 0.1, 0.2, 0.3 against 0.9, 0.05: three pairs of six in order
     assert e.auroc_novelty == 0.5
     assert e.fpr95_novelty == 0.5
@@ -88,17 +80,14 @@ def test_unknown_things_are_counted(familiar):
 
 def test_only_detections_on_unknown_things_are_foreign_where_these_are_labelled(familiar):
     said = [found([A, B], [0, 1], [0.9, 0.9], [0.9, 0.0]), found([B], [1], [0.9], [0.0])]
-    foreign = scenes(said, [there([A, B], [7, 1]), there([B], [1])])
+    foreign = ScoredScenes(said, [there([A, B], [7, 1]), there([B], [1])])
     e = DetectionEvaluation.of(familiar, foreign, names=NAMES)
     assert (e.auroc_novelty, e.fpr95_novelty, e.auroc_picture) == (1.0, 0.0, 1.0)
 
 
 def test_without_a_threshold_it_says_so(familiar):
-    e = DetectionEvaluation.of(
-        scenes([found([A], [0], [0.9], [0.1], threshold=None)], [there([A], [0])]),
-        unknown(threshold=None),
-        names=NAMES,
-    )
+    plain = ScoredScenes([found([A], [0], [0.9], [0.1], threshold=None)], [there([A], [0])])
+    e = DetectionEvaluation.of(plain, unknown(threshold=None), names=NAMES)
     assert (e.u_recall, e.a_ose, e.detector_a_ose) == (None, None, 2)
     assert "No threshold" in str(e)
     assert "No threshold" in e._repr_html_()
@@ -106,8 +95,8 @@ def test_without_a_threshold_it_says_so(familiar):
 
 
 def test_scenes_in_which_nothing_is_found_have_scores():
-    nothing = scenes([found([], [], [], [])], [there([A], [0])])
-    e = DetectionEvaluation.of(nothing, scenes([found([], [], [], [])], None), names=NAMES)
+    nothing = ScoredScenes([found([], [], [], [])], [there([A], [0])])
+    e = DetectionEvaluation.of(nothing, ScoredScenes([found([], [], [], [])], None), names=NAMES)
     assert e.auroc_picture == 0.5
     assert (e.dece, e.laece, e.edge_nll, e.auroc_novelty, e.fpr95_novelty) == (None,) * 5
     json.dumps(e.to_dict())
@@ -125,8 +114,8 @@ def test_the_report_counts_pictures_targets_and_detections(familiar):
 
 
 def test_a_picture_without_an_answer_is_counted(familiar):
-    lost = Detections(*(torch.zeros(0, *s) for s in ((4,), (4,))), torch.zeros(0).long(), torch.zeros(0),
-                      torch.zeros(0, 3), torch.zeros(0), False, 0.5)  # fmt: skip
+    edges, none = torch.zeros(0, 4), torch.zeros(0)
+    lost = Detections(edges, edges, none.long(), none, torch.zeros(0, 3), none, False, 0.5)
     more = ScoredScenes([*familiar.detections, lost], [*familiar.targets, there([A], [0])])
     e = DetectionEvaluation.of(more, names=NAMES)
     assert e.invalid == 1

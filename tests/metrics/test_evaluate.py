@@ -8,9 +8,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from many import each
-from metrics.by_hand import draw, make
+from metrics.by_hand import make
 from scipy import stats
+from shared_fixtures import toy_rows
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -20,15 +22,15 @@ from trustgp.math.predictive import MAX_DF
 from trustgp.metrics import evaluate as evaluating
 from trustgp.metrics.evaluation import RegressionScores
 
-NAMES = ["hip", "knee"]
+NAMES, UNSEEN = ["hip", "knee"], toy_rows(80, seed=9)
 CURVES = ("levels", "observed", "kept", "risk", "oracle_risk")
 
 
 def drawn(n: int = 120, seed: int = 0, outputs: int = 2) -> tuple[Prediction, Tensor]:
     """A prediction and its targets."""
-    mean, variance = draw(n, outputs, seed=seed), draw(n, outputs, seed=seed + 1).exp()
-    novelty = draw(n, seed=seed + 3).sigmoid()
-    return make(mean, variance, novelty=novelty), mean + variance.sqrt() * draw(n, outputs, seed=seed + 2)
+    mean, variance = normal(n, outputs, seed=seed), normal(n, outputs, seed=seed + 1).exp()
+    novelty = normal(n, seed=seed + 3).sigmoid()
+    return make(mean, variance, novelty=novelty), mean + variance.sqrt() * normal(n, outputs, seed=seed + 2)
 
 
 class Counting:
@@ -45,14 +47,9 @@ class Counting:
 
 
 @pytest.fixture(scope="module")
-def unseen(toy):
-    return toy(80, seed=9)
-
-
-@pytest.fixture(scope="module")
-def whole(fitted, unseen) -> Evaluation:
+def whole(fitted) -> Evaluation:
     """The fitted model on its test rows, against foreign ones."""
-    return evaluate(fitted, unseen, (4 * unseen[0], unseen[1]), names=NAMES)
+    return evaluate(fitted, UNSEEN, (4 * UNSEEN[0], UNSEEN[1]), names=NAMES)
 
 
 def log_density(p: Prediction, targets: Tensor) -> Tensor:
@@ -103,9 +100,8 @@ def test_each_score_is_that_of_the_metrics(whole):
     assert whole.sharpness == pytest.approx(float((upper - lower).double().mean()), rel=1e-6)
     curve = metrics.coverage_curve(p, targets)
     assert torch.equal(whole.observed, curve[1])
-    assert whole.calibration_error == pytest.approx(
-        float(metrics.calibration_error(*curve).mean()), rel=1e-12
-    )
+    error = float(metrics.calibration_error(*curve).mean())
+    assert whole.calibration_error == pytest.approx(error, rel=1e-12)
     q = whole.ood_prediction
     for mark, own, foreign in (("std", p.std.mean(1), q.std.mean(1)), ("novelty", p.novelty, q.novelty)):
         assert getattr(whole, f"auroc_{mark}") == float(metrics.auroc(own, foreign))
@@ -126,13 +122,13 @@ def test_the_kept_risk_curve_holds_the_exact_risk_at_its_shares():
         assert scored.outputs["output 1"].aurc == pytest.approx(float(risk.mean()), rel=1e-12)
 
 
-def test_the_corrected_mean_is_scored_without_predicting_anew(fitted, unseen):
+def test_the_corrected_mean_is_scored_without_predicting_anew(fitted):
     counted = Counting()
     counted.predict = lambda inputs: (counted.rows.append(len(inputs)), fitted.predict(inputs))[1]
-    scored = evaluate(counted, unseen, 4 * unseen[0])
+    scored = evaluate(counted, UNSEEN, 4 * UNSEEN[0])
     assert counted.rows == [80, 80]
-    own, foreign = (fitted.predict(x).corrected for x in (unseen[0], 4 * unseen[0]))
-    assert same(scored.corrected, evaluate(own, unseen[1], foreign))
+    own, foreign = (fitted.predict(x).corrected for x in (UNSEEN[0], 4 * UNSEEN[0]))
+    assert same(scored.corrected, evaluate(own, UNSEEN[1], foreign))
     assert scored.corrected.nll != scored.nll
     assert counted.rows == [80, 80]
 
@@ -147,8 +143,8 @@ def test_the_corrected_mean_is_scored_without_predicting_anew(fitted, unseen):
         lambda x, y: trustgp.Rows(x, y),
     ],
 )
-def test_rows_may_come_in_every_form_that_fit_takes(fitted, unseen, whole, form):
-    inputs, targets = unseen
+def test_rows_may_come_in_every_form_that_fit_takes(fitted, whole, form):
+    inputs, targets = UNSEEN
     scored = evaluate(fitted, form(inputs, targets), form(4 * inputs, targets), names=NAMES)
     assert same(scored, whole)
 
@@ -164,8 +160,8 @@ def test_rows_may_come_in_every_form_that_fit_takes(fitted, unseen, whole, form)
         lambda x: DataLoader(TensorDataset(x), batch_size=9),
     ],
 )
-def test_foreign_rows_need_no_targets(fitted, unseen, whole, form):
-    scored = evaluate(fitted, unseen, form(4 * unseen[0]))
+def test_foreign_rows_need_no_targets(fitted, whole, form):
+    scored = evaluate(fitted, UNSEEN, form(4 * UNSEEN[0]))
     assert scored.auroc_std == whole.auroc_std
     assert scored.auroc_novelty == whole.auroc_novelty
     assert scored.ood_nll is None
@@ -179,7 +175,7 @@ class TwoInputs:
 
 
 def test_a_pair_of_inputs_is_not_taken_for_inputs_and_targets():
-    pair, targets = (draw(20, 1), draw(20, 1, seed=1)), draw(20, 1, seed=2)
+    pair, targets = (normal(20, 1), normal(20, 1, seed=1)), normal(20, 1, seed=2)
     alone = evaluate(TwoInputs(), (pair, targets), pair)
     both = evaluate(TwoInputs(), (pair, targets), (pair, targets))
     assert alone.ood_nll is None
@@ -187,17 +183,17 @@ def test_a_pair_of_inputs_is_not_taken_for_inputs_and_targets():
     assert both.ood_nll == pytest.approx(both.nll, rel=1e-12)
 
 
-def test_predictions_are_scored_as_their_model_is(fitted, unseen, whole):
-    inputs, targets = unseen
+def test_predictions_are_scored_as_their_model_is(fitted, whole):
+    inputs, targets = UNSEEN
     own, foreign = fitted.predict(inputs), fitted.predict(4 * inputs)
     for data in (targets, targets.numpy(), (inputs, targets)):
         assert same(evaluate(own, data, (foreign, targets), names=NAMES), whole)
     assert evaluate(own, targets, foreign).auroc_std == whole.auroc_std
-    assert evaluate(fitted, unseen, foreign).auroc_std == whole.auroc_std
+    assert evaluate(fitted, UNSEEN, foreign).auroc_std == whole.auroc_std
 
 
 def test_many_rows_are_predicted_lot_by_lot(monkeypatch):
-    inputs, targets = draw(25, 3), draw(25, 2, seed=1)
+    inputs, targets = normal(25, 3), normal(25, 2, seed=1)
     once = evaluate(Counting(), (inputs, targets), inputs)
     monkeypatch.setattr(evaluating, "CHUNK_ROWS", 10)
     model = Counting()
@@ -248,9 +244,7 @@ def test_a_notebook_shows_the_same_table_and_obeys_no_markup(whole):
     assert cells[2:] == [f"{value:.4g}" for value in (many.nll, min(nll), max(nll))]
 
 
-# what is refused, before anything is predicted
-
-GOOD = (draw(20, 3), draw(20, 2, seed=1))
+GOOD = (normal(20, 3), normal(20, 2, seed=1))
 
 
 def spoiled(row: int, value: float) -> Tensor:
@@ -274,7 +268,7 @@ def spoiled(row: int, value: float) -> Tensor:
         (GOOD, [], ValueError, "structure"),
         (GOOD, "rows", TypeError, "str"),
         (GOOD, drawn(5, outputs=3)[0], ValueError, "ood: the prediction is"),
-        (GOOD, (drawn(5)[0], draw(4, 2)), ValueError, "ood: the prediction is"),
+        (GOOD, (drawn(5)[0], normal(4, 2)), ValueError, "ood: the prediction is"),
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_predicted(data, ood, error, match):
@@ -287,8 +281,8 @@ def test_bad_rows_are_refused_before_anything_is_predicted(data, ood, error, mat
 @each(
     ("data", "ood", "error", "match"),
     [
-        (draw(7, 2), None, ValueError, r"the prediction is \[120, 2\] but the targets are \[7, 2\]"),
-        (draw(120), None, ValueError, r"the targets are \[120, 1\]"),
+        (normal(7, 2), None, ValueError, r"the prediction is \[120, 2\] but the targets are \[7, 2\]"),
+        (normal(120), None, ValueError, r"the targets are \[120, 1\]"),
         (torch.tensor(1.0), None, ValueError, "targets have shape"),
         ([1.0] * 120, None, TypeError, "targets are a list"),
         (np.full((120, 2), np.nan), None, ValueError, "data targets are NaN"),

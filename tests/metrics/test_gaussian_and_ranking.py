@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from draws import normal
 from many import each
-from metrics.by_hand import draw, make
+from metrics.by_hand import make
 from sklearn.metrics import mean_squared_error, roc_auc_score, roc_curve
 
 from trustgp import metrics
@@ -24,9 +25,9 @@ def toolbox():
 
 def rows(n: int = 400, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Means, variances and targets of n rows, the error bars somewhat too small."""
-    variance = (0.7 * draw(n, seed=seed)).exp()
-    mean = 3 * draw(n, seed=seed + 1)
-    return mean, variance, mean + 1.3 * variance.sqrt() * draw(n, seed=seed + 2)
+    variance = (0.7 * normal(n, seed=seed)).exp()
+    mean = 3 * normal(n, seed=seed + 1)
+    return mean, variance, mean + 1.3 * variance.sqrt() * normal(n, seed=seed + 2)
 
 
 def flat(mean: torch.Tensor, variance: torch.Tensor, target: torch.Tensor) -> tuple[np.ndarray, ...]:
@@ -35,7 +36,7 @@ def flat(mean: torch.Tensor, variance: torch.Tensor, target: torch.Tensor) -> tu
 
 @each("ties", [False, True])
 def test_auroc_is_that_of_scikit_learn(ties):
-    familiar, foreign = draw(300), draw(200, seed=1) + 0.7
+    familiar, foreign = normal(300), normal(200, seed=1) + 0.7
     if ties:
         familiar, foreign = (2 * familiar).round(), (2 * foreign).round()
     labels = torch.cat([torch.zeros(300), torch.ones(200)])
@@ -46,14 +47,13 @@ def test_auroc_is_that_of_scikit_learn(ties):
 @each("ties", [False, True])
 @each("rows", [100, 293])
 def test_fpr95_is_read_off_scikit_learns_roc_curve(ties, rows):
-    familiar, foreign = draw(rows), draw(200, seed=1) + 1.5
+    familiar, foreign = normal(rows), normal(200, seed=1) + 1.5
     if ties:
         familiar, foreign = familiar.round(), foreign.round()
     # positive: familiar rows, which are accepted when their score is low
     labels = torch.cat([torch.ones(rows), torch.zeros(200)])
-    false, true, _ = roc_curve(
-        labels.numpy(), -torch.cat([familiar, foreign]).numpy(), drop_intermediate=False
-    )
+    both = -torch.cat([familiar, foreign]).numpy()
+    false, true, _ = roc_curve(labels.numpy(), both, drop_intermediate=False)
     assert float(metrics.fpr95(familiar, foreign)) == pytest.approx(false[true >= 0.95 - 1e-12][0], abs=1e-12)
 
 
