@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiny_networks import adam
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from zoo import Net
 
 import trustgp
 
@@ -25,12 +27,7 @@ def trained(outputs=1, targets=Y, loss=nn.functional.mse_loss, seed=0, body=None
     network = body or nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, outputs))
     x, y = torch.tensor(X[TRAIN], dtype=torch.float32), torch.tensor(targets[TRAIN])
     y = y.float().reshape(200, -1) if y.is_floating_point() else y
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(150):
-        optimiser.zero_grad()
-        loss(network(x), y).backward()
-        optimiser.step()
-    return network.eval()
+    return adam(network, lambda net: loss(net(x), y), 150, 0.02)
 
 
 def covered(prediction, targets=Y[TEST]):
@@ -119,9 +116,8 @@ def test_07_a_head_of_mean_and_variance():
 def test_08_a_perceptron_of_scikit_learn():
     from sklearn.neural_network import MLPRegressor
 
-    perceptron = MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", max_iter=200, random_state=0).fit(
-        X[TRAIN], Y[TRAIN]
-    )
+    perceptron = MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", max_iter=200, random_state=0)
+    perceptron.fit(X[TRAIN], Y[TRAIN])
     model = trustgp.fit(perceptron, (X[TRAIN], Y[TRAIN]), validation=(X[HELD], Y[HELD]), progress=False)
     p = model.predict(X[TEST])
     np.testing.assert_allclose(p.mean.numpy().reshape(-1), perceptron.predict(X[TEST]), rtol=1e-5, atol=1e-6)
@@ -186,26 +182,17 @@ def test_14_a_text_classifier():
     tokens, mask = torch.randint(0, 20, (200, 6)), torch.arange(6) < torch.randint(2, 7, (200, 1))
     labels = ((tokens < 10) * mask).sum(dim=1).gt(mask.sum(dim=1) / 2).long()
     network, batch = Text(), {"input_ids": tokens, "attention_mask": mask.float()}
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.05)
-    for _ in range(60):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(network(**batch).logits, labels).backward()
-        optimiser.step()
+    adam(network, lambda net: nn.functional.cross_entropy(net(**batch).logits, labels), 60, 0.05)
     rows = [{**{k: v[i] for k, v in batch.items()}, "labels": labels[i]} for i in range(200)]
     loader = DataLoader(rows, batch_size=50)
-    model = trustgp.fit(network.eval(), loader, likelihood="classification", progress=False)
+    model = trustgp.fit(network, loader, likelihood="classification", progress=False)
     assert float((model.predict(batch).classes == labels).double().mean()) > 0.9
 
 
-class Recurrent(nn.Module):
+def recurrent() -> nn.Module:
     """A number at every step."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 1)
-
-    def forward(self, steps):
-        return self.head(self.layer(steps)[0])
+    parts = {"layer": nn.GRU(2, 8, batch_first=True), "head": nn.Linear(8, 1)}
+    return Net(lambda net, steps: net.head(net.layer(steps)[0]), **parts)
 
 
 def test_15_sequences_and_segmentation():
@@ -214,18 +201,14 @@ def test_15_sequences_and_segmentation():
     path, labels = steps[..., :1].cumsum(dim=1).sin(), (images[:, 0] > 0).long()
     convolutions = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
     tasks = [
-        (Recurrent(), steps, path + 0.1 * torch.randn(path.shape), nn.functional.mse_loss, "regression"),
+        (recurrent(), steps, path + 0.1 * torch.randn(path.shape), nn.functional.mse_loss, "regression"),
         (convolutions, images, labels, nn.functional.cross_entropy, "classification"),
     ]
     for network, inputs, targets, loss, likelihood in tasks:
-        optimiser, half = torch.optim.Adam(network.parameters(), lr=0.05), len(inputs) // 2
-        for _ in range(30):
-            optimiser.zero_grad()
-            loss(network(inputs[:half]), targets[:half]).backward()
-            optimiser.step()
-        model = trustgp.fit(
-            network.eval(), (inputs[:half], targets[:half]), likelihood=likelihood, progress=False
-        )
+        half = len(inputs) // 2
+        x, y = inputs[:half], targets[:half]
+        adam(network, lambda net, x=x, y=y, loss=loss: loss(net(x), y), 30, 0.05)
+        model = trustgp.fit(network, (x, y), likelihood=likelihood, progress=False)
         p = model.predict(inputs[half:])
         if likelihood == "regression":
             assert p.std.shape == path[half:].shape

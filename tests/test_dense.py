@@ -10,9 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from exported import quick_wrapper
+from tiny_networks import adam
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from zoo import Net
 
 import trustgp
 from trustgp.data.rows import Rows
@@ -85,16 +87,10 @@ def sequence():
 @pytest.fixture(scope="module")
 def masks():
     network, (x, y) = Masks(), pictures(30, 0)
-    optimiser = torch.optim.Adam(network.parameters(), 0.05)
     seen = torch.where(y == 255, -100, y)
-    for _ in range(60):
-        optimiser.zero_grad()
-        F.cross_entropy(network(x), seen).backward()
-        optimiser.step()
-    likelihood = trustgp.Classification()
-    return network.eval(), trustgp.fit(
-        network, (x, y), validation=pictures(20, 1), likelihood=likelihood, **QUIET
-    )
+    adam(network, lambda net: F.cross_entropy(net(x), seen), 60, 0.05)
+    options = {"validation": pictures(20, 1), "likelihood": "classification", **QUIET}
+    return network, trustgp.fit(network, (x, y), **options)
 
 
 def test_a_sequence_is_predicted_in_its_shape_and_its_intervals_cover(sequence):
@@ -103,8 +99,7 @@ def test_a_sequence_is_predicted_in_its_shape_and_its_intervals_cover(sequence):
     p = model.predict(x)
     assert isinstance(model, trustgp.DenseModel)
     assert isinstance(p, trustgp.DensePrediction)
-    with torch.no_grad():
-        assert torch.equal(p.mean, network(x))
+    assert torch.equal(p.mean, network(x))
     assert p.std.shape == p.corrected.mean.shape == p.quantile(0.1).shape == (100, T, 2)
     assert p.novelty.shape == p.score.shape == p.valid.shape == (100, T)
     assert p.score_of_inputs.shape == (100,)
@@ -172,11 +167,9 @@ def test_many_pictures_are_predicted_a_few_at_a_time(masks, monkeypatch):
     model, x = masks[1], pictures(7, 4)[0]
     p = model.predict(x)
     monkeypatch.setattr(dense_state, "CHUNK_BYTES", 4 * 13 * 144 * 3)  # three pictures
-    sizes: list[int] = []
-    original = dense_state.model_state.predict
-    monkeypatch.setattr(
-        dense_state.model_state, "predict", lambda s, r: sizes.append(len(r)) or original(s, r)
-    )
+    state, sizes = dense_state.model_state, []
+    original = state.predict
+    monkeypatch.setattr(state, "predict", lambda s, rows: sizes.append(len(rows)) or original(s, rows))
     assert torch.equal(model.predict(x).probabilities, p.probabilities)
     assert sizes == [3 * 144, 3 * 144, 144]
 
@@ -366,9 +359,8 @@ def test_features_of_a_coarser_layer_are_those_of_the_nearest_position():
 
 def test_positions_are_drawn_evenly_from_inputs_and_ignored_ones_never():
     x, y = pictures(6, 0)
-    rows, groups = position_rows(
-        PositionNetwork(Masks(), ChannelLayout(1)), Rows(x, y), classes=True, most=60
-    )
+    network = PositionNetwork(Masks(), ChannelLayout(1))
+    rows, groups = position_rows(network, Rows(x, y), classes=True, most=60)
     assert groups is not None
     assert groups.bincount().tolist() == [10] * 6
     assert rows.inputs.shape == (60, 13)
@@ -393,16 +385,9 @@ def test_outputs_of_a_layer_without_positions_are_flattened(tmp_path):
     assert torch.equal(trustgp.load(tmp_path / "flat.trustgp", network).predict(x).std, p.std)
 
 
-class Tagger(nn.Module):
+def tagger(net, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
     """Four tags a word, like a Hugging Face model for tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.words, self.last = nn.Embedding(30, 8), nn.Linear(8, 4)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-        return {"logits": self.last(self.words(input_ids).tanh())}
+    return {"logits": net.last(net.words(input_ids).tanh())}
 
 
 def tagged(lengths: tuple[int, ...], seed: int) -> list[dict[str, Tensor]]:
@@ -416,7 +401,9 @@ def tagged(lengths: tuple[int, ...], seed: int) -> list[dict[str, Tensor]]:
 
 
 def test_words_are_tagged_in_batches_of_different_lengths(tmp_path):
-    network, test = Tagger().eval(), tagged((4, 7), 2)
+    torch.manual_seed(0)
+    network = Net(tagger, words=nn.Embedding(30, 8), last=nn.Linear(8, 4)).eval()
+    test = tagged((4, 7), 2)
     options = {"validation": tagged((5, 6), 1), "likelihood": "classification", **QUIET}
     model = trustgp.fit(network, tagged((5, 8), 0), **options)
     p = model.predict(test)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_networks import adam
 from torch import nn
 
 import trustgp
@@ -45,12 +46,7 @@ def named(name: str) -> Any:
 
 def trained(outputs: int, loss: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
     network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, outputs))
-    optimiser = torch.optim.Adam(network.parameters(), 3e-2)
-    for _ in range(100):
-        optimiser.zero_grad()
-        loss(network(inputs), targets).backward()
-        optimiser.step()
-    return network.eval()
+    return adam(network, lambda net: loss(net(inputs), targets), 100, 3e-2)
 
 
 @pytest.fixture(scope="module")

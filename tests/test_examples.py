@@ -14,8 +14,9 @@ OWN_TESTS = {"ros2_node", "training_callbacks"}  # tests/test_stand_ins.py; test
 OPTIONAL = ("matplotlib", "mcap", "onnxruntime", "pandas", "transformers")
 
 
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+def example(name: str, folder: Path = FOLDER) -> ModuleType:
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

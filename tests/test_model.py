@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from reference import gaussian_nll
+from shared_fixtures import toy_rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
@@ -13,12 +14,8 @@ from trustgp.data.quantities import size_text
 from trustgp.data.trees import state_tensors
 from trustgp.state.latent import predict_latent
 
+TEST = toy_rows(40, seed=3)
 FIELDS = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
-
-
-@pytest.fixture(scope="module")
-def test_rows(toy):
-    return toy(40, seed=3)
 
 
 def assert_equal_predictions(one, other, rtol=0.0, atol=0.0):
@@ -26,8 +23,8 @@ def assert_equal_predictions(one, other, rtol=0.0, atol=0.0):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=rtol, atol=atol)
 
 
-def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
-    prediction = fitted.predict(test_rows[0].clone().requires_grad_(True))
+def test_the_parts_of_a_prediction_fit_together(fitted):
+    prediction = fitted.predict(TEST[0].clone().requires_grad_(True))
     for one in (prediction, prediction.corrected, prediction.plain):
         usual, vague = one.epistemic + one.aleatoric + one.excess + one.rare, one.vague
         if vague is not None:
@@ -35,7 +32,7 @@ def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
         torch.testing.assert_close(one.variance, usual, rtol=1e-12, atol=0)
         assert not one.mean.requires_grad
         assert not one.variance.requires_grad
-    raw, plain = predict_latent(fitted.state, test_rows[0], prediction.mean), prediction.plain
+    raw, plain = predict_latent(fitted.state, TEST[0], prediction.mean), prediction.plain
     assert torch.equal(plain.epistemic, raw.epistemic)
     assert torch.equal(plain.aleatoric, raw.noise)
 
@@ -57,12 +54,12 @@ def test_the_error_bar_covers_and_is_better_than_a_constant_one(fit_case, fitted
     assert bool(((familiar >= 0) & (familiar <= 1)).all())
 
 
-def test_inputs_are_predicted_in_order_however_they_come(fitted, test_rows):
-    inputs, expected = test_rows[0], fitted.predict(test_rows[0])
+def test_inputs_are_predicted_in_order_however_they_come(fitted):
+    inputs, expected = TEST[0], fitted.predict(TEST[0])
     assert_equal_predictions(fitted(inputs), expected)
     assert_equal_predictions(fitted.predict(inputs.numpy()), expected)
-    pairs, alone = TensorDataset(*test_rows), TensorDataset(inputs)
-    for source in (pairs, test_rows, DataLoader(pairs, batch_size=7), DataLoader(alone, batch_size=7)):
+    pairs, alone = TensorDataset(*TEST), TensorDataset(inputs)
+    for source in (pairs, TEST, DataLoader(pairs, batch_size=7), DataLoader(alone, batch_size=7)):
         # but for the order in which a matrix product adds, which depends on its shape
         assert_equal_predictions(fitted.predict(source), expected, rtol=1e-9, atol=1e-12)
     assert fitted.predict(DataLoader(pairs, batch_size=7)).corrected.mean.shape == (40, 2)
@@ -116,17 +113,16 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "separate", "pseudo", "kept"])
-def test_a_loaded_model_predicts_to_the_bit(fit_case, case, test_rows, tmp_path, assert_same_state, options):
+def test_a_loaded_model_predicts_to_the_bit(fit_case, case, tmp_path, assert_same_state, options):
     model, network = fit_case(**options), copy.deepcopy(case.network)
     model.save(tmp_path / "arm.trustgp")
     before = copy.deepcopy(network.state_dict())
     again = trustgp.load(tmp_path / "arm.trustgp", network)
     assert_same_state(model, again)
-    one, other = model.predict(test_rows[0]), again.predict(test_rows[0])
+    one, other = model.predict(TEST[0]), again.predict(TEST[0])
     for a, b in ((one, other), (one.corrected, other.corrected), (one.plain, other.plain)):
         assert_equal_predictions(a, b)
-    with torch.no_grad():
-        assert torch.equal(other.mean, network(test_rows[0]))
+    assert torch.equal(other.mean, network(TEST[0]))
     assert again.origin == model.origin
     assert again.nbytes == model.nbytes
     assert all(p.requires_grad for p in network.parameters())  # loading leaves the network alone

@@ -125,10 +125,8 @@ def test_files_of_several_networks_answer_as_predict_does(form, kind, tmp_path):
     """Each member is traced beside the gradients of the first: no other test exports several classifiers,
     nor compiles several networks."""
     options = {"likelihood": kind, "tangents": trustgp.Sketch(32), "num_experts": 2, "progress": False}
-    validation = (ROWS[140:], KINDS[kind][140:])
-    model = trustgp.fit(
-        PLAIN, (ROWS[:140], KINDS[kind][:140]), validation=validation, witness=None, **options
-    )
+    train, validation = ((ROWS[part], KINDS[kind][part]) for part in (slice(140), slice(140, None)))
+    model = trustgp.fit(PLAIN, train, validation=validation, witness=None, **options)
     write, read = {"onnx": (trustgp.export_onnx, open_onnx), "pt2": (trustgp.compile, open_compiled)}[form]
     path = tmp_path / f"model.{form}"
     write(model, path, ROWS[:5])

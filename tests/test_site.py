@@ -41,9 +41,8 @@ def test_formulas_and_pages_need_no_other_site_and_every_picture_exists(site):
     texts = {page: page.read_text(encoding="utf-8") for page in site.rglob("index.html")}
     loaded = [one for text in texts.values() for one in re.findall(r"<(?:script|img|link)\b[^>]*>", text)]
     assert [one for one in loaded if re.search(r'(?:src|stylesheet"[^>]* href)="https?:', one)] == []
-    pictures = [
-        page.parent / name for page in texts for name in re.findall(r'<img [^>]*src="([^":]+)"', texts[page])
-    ]
+    named = {page: re.findall(r'<img [^>]*src="([^":]+)"', text) for page, text in texts.items()}
+    pictures = [page.parent / name for page, names in named.items() for name in names]
     assert pictures
     assert [str(picture) for picture in pictures if not picture.exists()] == []
 
@@ -96,9 +95,8 @@ def test_an_example_becomes_a_page_and_is_not_run_again_until_it_changes(gallery
     path.write_text(SCRIPT.format(fails=False))
     first = gallery.run(path, cache=cache)
     page = gallery.page(first)
-    assert page.startswith(
-        "# A title\n\nText.\n\nProse, **with** a mark.\nIts second line.\n\n```python\nfrom"
-    )
+    prose = "Prose, **with** a mark.\nIts second line."
+    assert page.startswith(f"# A title\n\nText.\n\n{prose}\n\n```python\nfrom")
     assert "printed __main__\n" in page
     assert "![one line](good-1.png)" in page
     assert (first.folder / "good-1.png").read_bytes().startswith(b"\x89PNG")

@@ -199,17 +199,16 @@ def test_random_state_seeds_the_function_and_leaves_the_global_state():
     assert drawn[0] != drawn[2]
 
 
+VALIDATED = {"fit_options": {"validation": rows(9)}}
+
+
 @each(
     ("options", "error", "match"),
     [
         ({"fit_options": {"seed": 1}}, ValueError, "fit_options holds seed; allowed are validation"),
         ({"fit_options": {"wittness": None}}, ValueError, "wittness"),
         ({"validation_fraction": 1.0}, ValueError, "between 0"),
-        (
-            {"validation_fraction": 0.2, "fit_options": {"validation": rows(9)}},
-            ValueError,
-            "without validation rows",
-        ),
+        ({"validation_fraction": 0.2, **VALIDATED}, ValueError, "without validation rows"),
         ({"network": "mlp"}, TypeError, "network: a str; a torch"),
         ({"network": lambda X, y: "net"}, TypeError, "a str was returned"),
     ],
@@ -233,9 +232,8 @@ def test_weights_of_rows_reach_the_error_bar_and_a_function_that_takes_them(trai
     kept = torch.from_numpy(weights > 0)
     train = torch.from_numpy(X)[kept], torch.from_numpy(y)[kept]
     model = trustgp.fit(trained, train, weights=weights[weights > 0], witness=None, progress=False)
-    np.testing.assert_array_equal(
-        given.predict(X, return_std=True)[1], model.predict(torch.from_numpy(X)).std[:, 0]
-    )
+    expected = model.predict(torch.from_numpy(X)).std[:, 0]
+    np.testing.assert_array_equal(given.predict(X, return_std=True)[1], expected)
     TrustRegressor(trained_on, validation_fraction=0.2, **QUICK).fit(X, y, sample_weight=weights)
     assert len(seen[0]) == int(kept.sum()) - int(0.2 * int(kept.sum()))
     assert set(seen[0].tolist()) == {1.0, 2.0}
@@ -246,16 +244,13 @@ def test_weights_of_rows_reach_the_error_bar_and_a_function_that_takes_them(trai
 @each("kind", [TrustClassifier, TrustLabelClassifier])
 def test_classifiers_take_weights_too(kind):
     X, y = rows(200)
-    labels = (
-        (y > 0).astype(int) if kind is TrustClassifier else np.stack([y > 0, X[:, 2] > 1], axis=1).astype(int)
-    )
-    network = train(
-        nn.Sequential(nn.Linear(3, 2)).double(), lambda net: net(torch.from_numpy(X)).square().mean(), 1
-    )
+    several = np.stack([y > 0, X[:, 2] > 1], axis=1).astype(int)
+    labels = several[:, 0] if kind is TrustClassifier else several
+    network, inputs = nn.Sequential(nn.Linear(3, 2)).double(), torch.from_numpy(X)
+    train(network, lambda net: net(inputs).square().mean(), 1)
     weights = np.where(np.arange(200) < 100, 1e-3, 1.0)
-    plain, weighted = (
-        kind(network, num_experts=1).fit(X, labels, sample_weight=w).predict_proba(X) for w in (None, weights)
-    )
+    fits = (kind(network, num_experts=1).fit(X, labels, sample_weight=w) for w in (None, weights))
+    plain, weighted = (one.predict_proba(X) for one in fits)
     assert plain.shape == weighted.shape
     assert not np.allclose(plain, weighted, rtol=1e-6)
 

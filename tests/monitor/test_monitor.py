@@ -11,7 +11,9 @@ import pytest
 import torch
 from blobs import blobs
 from blobs import fit as fit_blobs
+from draws import Draws
 from many import each
+from zoo import Net
 
 import trustgp
 from trustgp.monitor.readings import joint_limit
@@ -127,19 +129,14 @@ def test_a_first_frame_of_a_wrong_shape_raises_and_a_later_one_does_not(model):
     assert (late.status, late.reason) == ("invalid input", "the shape is (4,), not (3,)")
 
 
-class Pair(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 1)
-
-    def forward(self, position, speed):
-        return self.layer(torch.cat([position, speed], dim=1)).tanh()
+def pair(net, position, speed):
+    return net.layer(torch.cat([position, speed], dim=1)).tanh()
 
 
-def test_dicts_are_accepted_and_a_missing_key_is_named(toy):
+def test_dicts_are_accepted_and_a_missing_key_is_named(toy, generator):
     rows, _ = toy(300, seed=4)
     inputs = {"position": rows[:, :2].float(), "speed": rows[:, 2:].float()}
-    network, noise = Pair().eval(), torch.randn(300, 1, generator=torch.Generator().manual_seed(0))
+    network, noise = Net(pair, layer=torch.nn.Linear(3, 1)).eval(), torch.randn(300, 1, generator=generator)
     targets = network(**inputs).detach() + 0.1 * noise
     model = trustgp.fit(network, (inputs, targets), num_experts=2, progress=False)
     monitor = trustgp.Monitor(model, 0.9)
@@ -221,7 +218,7 @@ def test_familiar_rows_give_both_limits(fitted, toy):
 
 
 def test_the_joint_limit_equals_sorting():
-    values = torch.rand(500, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.1
+    values = Draws(1).uniform(500, 3) + 0.1
     median = np.sort(values.numpy(), axis=0)[249]
     ratio = np.sort((values.numpy() / median).max(axis=1))[int(np.ceil(501 * 0.9)) - 1]
     np.testing.assert_allclose(joint_limit(values, 0.1).numpy(), median * ratio, rtol=1e-12)

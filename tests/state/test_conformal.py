@@ -5,20 +5,11 @@ import math
 import pytest
 import torch
 from blobs import blobs, draw, fit
+from draws import Draws
 from scipy.stats import beta, binom, norm, t
 
 import trustgp
 from trustgp.state.conformal import class_scores
-
-
-@pytest.fixture(scope="module")
-def case():
-    return blobs()
-
-
-@pytest.fixture(scope="module")
-def model(case):
-    return fit(case)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +21,8 @@ def arm():
     network = torch.nn.Sequential(*layers).double().eval()
 
     def rows(n: int, seed: int):
-        generator = torch.Generator().manual_seed(seed)
-        x = torch.rand(n, 2, generator=generator, dtype=torch.float64)
-        noise = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+        draws = Draws(seed)
+        x, noise = draws.uniform(n, 2), draws.normal(n, 2)
         return x, network(x).detach() + (0.05 + x[:, :1]) * noise * torch.tensor([1.0, 10.0])
 
     model = trustgp.fit(network, rows(300, 0), num_experts=4, progress=False, validation=rows(200, 1))
@@ -107,43 +97,43 @@ def test_intervals_of_each_output_cover_as_promised_in_each_group(arm):
     assert bool(torch.isinf(limits.limits).any())
 
 
-def test_sets_hold_the_classes_near_the_best_one(case, model):
+def test_sets_hold_the_classes_near_the_best_one(blob, blob_model):
     x, y = draw(100, 3, seed=7)
-    logs = model.predict(x).probabilities.double().log()
+    logs = blob_model.predict(x).probabilities.double().log()
     scores = logs.amax(1) - logs.gather(1, y[:, None])[:, 0]
     limit = scores.sort().values[rank(100, 0.9) - 1]
-    new = model.predict(case.test[0]).probabilities.double().log()
+    new = blob_model.predict(blob.test[0]).probabilities.double().log()
     expected = new.amax(1, keepdim=True) - new <= limit + 1e-5
-    sets = model.conformal((x, y), level=0.9).sets(case.test[0])
+    sets = blob_model.conformal((x, y), level=0.9).sets(blob.test[0])
     assert sets.dtype == torch.bool
     assert float((sets == expected).double().mean()) > 0.999  # float32 probabilities at the limit
 
 
-def test_sets_hold_the_predicted_class_and_grow_far_away(case, model):
-    limits = model.conformal(draw(500, 3, seed=7), level=0.99)  # above the accuracy: more than the best
-    p, sets = model.predict(case.test[0]), limits.sets(case.test[0])
+def test_sets_hold_the_predicted_class_and_grow_far_away(blob, blob_model):
+    limits = blob_model.conformal(draw(500, 3, seed=7), level=0.99)  # above the accuracy: more than the best
+    p, sets = blob_model.predict(blob.test[0]), limits.sets(blob.test[0])
     assert bool(sets.gather(1, p.classes[:, None]).all())
-    assert limits.sets(30 * case.test[0]).sum(1).double().mean() > sets.sum(1).double().mean()
+    assert limits.sets(30 * blob.test[0]).sum(1).double().mean() > sets.sum(1).double().mean()
     assert limits.sets(torch.full((1, 2), torch.nan)).tolist() == [[True] * 3]
-    assert bool(torch.isfinite(class_scores(model.predict(torch.tensor([[60.0, 0.0]])))).all())
+    assert bool(torch.isfinite(class_scores(blob_model.predict(torch.tensor([[60.0, 0.0]])))).all())
 
 
-def test_sets_cover_as_promised(model):
-    limits, (x, y) = model.conformal(draw(1500, 3, seed=7), level=0.98), draw(20_000, 3, seed=8)
+def test_sets_cover_as_promised(blob_model):
+    limits, (x, y) = blob_model.conformal(draw(1500, 3, seed=7), level=0.98), draw(20_000, 3, seed=8)
     low, high = coverage_bounds(1500, 0.98, 20_000)
     assert low <= float(limits.sets(x).gather(1, y[:, None]).double().mean()) <= high
     assert limits.counts.tolist() == [1500]
 
 
-def test_other_kernels_and_a_single_logit_have_sets_too(case):
+def test_other_kernels_and_a_single_logit_have_sets_too(blob):
     one = blobs(2, logits=1)
     assert fit(one).conformal(draw(300, 2, seed=7), level=0.9).sets(one.test[0]).shape == (400, 2)
-    limits = fit(case, outputs="separate").conformal(draw(200, 3, seed=7), level=0.9)
-    assert float(limits.sets(case.test[0]).gather(1, case.test[1][:, None]).double().mean()) > 0.85
+    limits = fit(blob, outputs="separate").conformal(draw(200, 3, seed=7), level=0.9)
+    assert float(limits.sets(blob.test[0]).gather(1, blob.test[1][:, None]).double().mean()) > 0.85
 
 
-def test_levels_rows_and_labels_are_checked(case, model):
-    x, y = case.test
+def test_levels_rows_and_labels_are_checked(blob, blob_model):
+    x, y = blob.test
     refused = [
         *(((x, y), level, "strictly between") for level in (0.0, 1.0, 2.0)),
         ((x[:50], y[:50]), 0.99, "at least 99 validation rows, and there are 50"),
@@ -152,4 +142,4 @@ def test_levels_rows_and_labels_are_checked(case, model):
     ]
     for rows, level, message in refused:
         with pytest.raises(ValueError, match=message):
-            model.conformal(rows, level=level)
+            blob_model.conformal(rows, level=level)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import Draws, normal
 from fitted_zoo import names
 from reference import inverse_of
 from scipy.linalg import sqrtm
@@ -17,17 +18,11 @@ from trustgp.tangents.rows import RowFeatures
 MEMBERS = [names("regression", words)[0] for words in ("rows", "factors", "separate")]
 
 
-def normal(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def solved(phi, tau):
     """The posterior of rows [m, d] with noise ratio tau, by its factor, and S by an explicit inverse."""
     factor = torch.linalg.cholesky(phi @ phi.T + tau * torch.eye(len(phi), dtype=phi.dtype))
-    own = make_posterior(
-        RowFeatures(phi), NO_COLUMNS, factor, phi[:, :1], torch.tensor(tau, dtype=torch.float64)
-    )
+    ratio = torch.tensor(tau, dtype=torch.float64)
+    own = make_posterior(RowFeatures(phi), NO_COLUMNS, factor, phi[:, :1], ratio)
     return own, inverse_of(phi.T @ phi / tau, 1.0), factor
 
 
@@ -73,13 +68,10 @@ def test_rows_are_correlated_by_their_experts_and_vary_as_predicted(fitted_zoo, 
 def test_samples_have_the_covariance_of_the_targets_or_of_the_function(fitted_zoo):
     member = fitted_zoo[MEMBERS[0]]
     answer = member.model.joint(member.fresh[0][:3])
-    drawn, latent = (
-        answer.sample(20_000, generator=torch.Generator().manual_seed(0), noise=noise)
-        for noise in (True, False)
-    )
+    drawn, latent = (answer.sample(20_000, generator=Draws().generator, noise=one) for one in (True, False))
     assert drawn.shape == (20_000, 3, 2)
-    again = answer.sample(3, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(again, answer.sample(3, generator=torch.Generator().manual_seed(0)))
+    again = answer.sample(3, generator=Draws().generator)
+    assert torch.equal(again, answer.sample(3, generator=Draws().generator))
     for values, matrices in ((drawn, answer.covariance), (latent, answer.epistemic)):
         deviation = values.std(dim=0)
         error = (values.mean(dim=0) - answer.mean).abs()

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from draws import Draws, normal
 from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows
 from tangents.binding import assert_close, bound
 from torch import nn
 from torch.nn.utils import prune
-from zoo import Encoder, Head, LastStep, Wrapped, make, portions, seeded
+from zoo import Encoder, Head, LastStep, Net, Wrapped, make, portions, seeded
 
 import trustgp
 from trustgp import ArtifactError, JacobianRows, Sketch, Threads
@@ -30,9 +31,6 @@ VMAPPED = {
 }
 LOOPED = {"routed rows", "lstm, packed", "loops that depend on values"}
 LOOPED |= {"checkpointed", "checkpointed, reentrant"}
-
-
-# Gradients against the loop.
 
 
 @pytest.mark.parametrize("names", portions(8))
@@ -111,17 +109,13 @@ def test_state_that_a_forward_pass_left_on_the_network_does_not_matter():
     assert used.kept[0].grad_fn is not None
 
 
-class Complex(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.turn, self.last = nn.Parameter(torch.randn(2, dtype=torch.complex128)), nn.Linear(3, 2).double()
-
-    def forward(self, x):
-        return self.last(torch.fft.irfft(torch.fft.rfft(x) * self.turn, n=3))
+def turned(net, x):
+    return net.last(torch.fft.irfft(torch.fft.rfft(x) * net.turn, n=3))
 
 
 def test_complex_parameters_are_refused_and_others_may_be_chosen():
-    network, inputs = Complex().eval(), seeded(30, 3)
+    turn = nn.Parameter(torch.randn(2, dtype=torch.complex128))
+    network, inputs = Net(turned, turn=turn, last=nn.Linear(3, 2).double()).eval(), seeded(30, 3)
     with pytest.raises(ValueError, match=r"parameter 'turn' is complex"):
         fitted(network, inputs)
     tangents, _ = bound(network, inputs, JacobianRows(parameters=["last.bias"]))
@@ -144,12 +138,8 @@ def test_pruned_layers_and_old_style_weight_norms_have_their_gradients():
     assert_close(*grams)
 
 
-# From end to end.
-
-
 def fitted(network, inputs, outputs=2, **options):
-    generator = torch.Generator().manual_seed(0)
-    targets = torch.randn(count(inputs), outputs, generator=generator, dtype=torch.float64)
+    targets = normal(count(inputs), outputs)
     options = {"progress": False, "num_experts": 2, "witness": None, **options}
     return trustgp.fit(network, (inputs, targets), **options)
 
@@ -157,12 +147,11 @@ def fitted(network, inputs, outputs=2, **options):
 def rows_of(name, n=40):
     """A network, and n rows like its own."""
     network, inputs = make(name)
-    index, noise = torch.arange(n) % count(inputs), torch.Generator().manual_seed(7)
+    index, draws = torch.arange(n) % count(inputs), Draws(7)
 
     def varied(leaf):
         leaf = leaf[index]
-        shake = torch.randn(leaf.shape, generator=noise, dtype=torch.float64)
-        return leaf + shake if leaf.is_floating_point() else leaf
+        return leaf + draws.normal(leaf.shape) if leaf.is_floating_point() else leaf
 
     return network, map_tensors(varied, inputs)
 
@@ -230,29 +219,23 @@ def test_nothing_of_a_model_stays_when_it_goes():
     assert not any(one() is not None for one in weights)
 
 
-@pytest.mark.parametrize(
-    ("build", "chosen", "reason"),
-    [
-        (lambda: Head(nn.Conv2d(2, 4, 3), channels=4), JacobianRows(), "only 86 gradients"),
-        (
-            lambda: Head(nn.Conv2d(2, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 3), channels=16),
-            Sketch(512),
-            "a row has 5266 gradients",
-        ),
-    ],
-)
-def test_the_log_names_the_chosen_tangents_and_the_memory(build, chosen, reason, caplog):
+WIDE = nn.Conv2d(2, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 3)
+CHOICES = [
+    (Head(nn.Conv2d(2, 4, 3), channels=4), JacobianRows(), "only 86 gradients"),
+    (Head(*WIDE, channels=16), Sketch(512), "a row has 5266 gradients"),
+]
+
+
+@pytest.mark.parametrize(("network", "chosen", "reason"), CHOICES)
+def test_the_log_names_the_chosen_tangents_and_the_memory(network, chosen, reason, caplog):
     with caplog.at_level(logging.INFO, logger="trustgp"):
-        model = fitted(build().double().eval(), seeded(30, 2, 6, 6))
+        model = fitted(network.double().eval(), seeded(30, 2, 6, 6))
     assert model.origin.tangents == chosen
     first, second, outputs = (record.message for record in caplog.records[:3])
     assert type(chosen).__name__ in first
     assert reason in first
     assert "backward pass" in outputs
     assert "the fit needs at most about" in second
-
-
-# Networks that return more than a tensor.
 
 
 def test_a_function_selects_the_output_to_the_bit(tmp_path):
@@ -270,7 +253,7 @@ def test_a_function_selects_the_output_to_the_bit(tmp_path):
     model.save(tmp_path / "selected")
     again = trustgp.load(tmp_path / "selected", network, select=select)
     assert torch.equal(again.predict(inputs).variance, p.variance)
-    targets = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = normal(30, 2)
     again.update((inputs[:3] + 1, seeded(3, 2)), train=(inputs, targets), progress=False)
     with pytest.raises(ArtifactError, match="select="):
         trustgp.load(tmp_path / "selected", network)
@@ -293,9 +276,6 @@ def test_a_function_selects_the_output_to_the_bit(tmp_path):
 def test_outputs_that_are_not_tensors_are_refused(kind, output, error, message):
     with pytest.raises(error, match=message):
         fitted(Wrapped(kind).double().eval(), seeded(30, 1, 3), select=output)
-
-
-# Half precision.
 
 
 @pytest.mark.parametrize(

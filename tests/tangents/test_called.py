@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 
 import trustgp
 from trustgp.tangents.called import Call, called_predictor
 
-GENERATOR = torch.Generator().manual_seed(0)
-X = torch.rand(400, 2, generator=GENERATOR, dtype=torch.float64) * 4 - 2
-Y = torch.sin(2 * X[:, :1]) + 0.2 * X[:, 1:].abs() * torch.randn(
-    400, 1, generator=GENERATOR, dtype=torch.float64
-)
+DRAWS = Draws()
+X, NOISE = DRAWS.uniform(400, 2) * 4 - 2, DRAWS.normal(400, 1)
+Y = torch.sin(2 * X[:, :1]) + 0.2 * X[:, 1:].abs() * NOISE
 TRAIN, VALIDATION = (X[:250], Y[:250]), (X[250:320], Y[250:320])
 
 
@@ -33,9 +32,7 @@ class Session:
         return [np.sin(2 * feed["x"][:, :1])]
 
 
-@pytest.mark.parametrize(
-    "predictor", [function, Estimator(), Session()], ids=["function", "estimator", "session"]
-)
+@pytest.mark.parametrize("predictor", [function, Estimator(), Session()], ids=lambda one: type(one).__name__)
 def test_a_predictor_keeps_its_outputs_and_gets_an_error_bar(predictor, tmp_path):
     model = trustgp.fit(predictor, TRAIN, validation=VALIDATION, progress=False)
     p = model.predict(X[320:])

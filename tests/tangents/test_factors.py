@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from draws import normal
 from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows
 from tangents.binding import bound
@@ -55,7 +56,7 @@ NETWORKS = {
 def make(name, dtype=torch.float64):
     torch.manual_seed(0)
     network = NETWORKS[name]().to(dtype).eval()
-    inputs = torch.randn(9, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    inputs = normal(9, 3, seed=1)
     return network, inputs.to(dtype)
 
 
@@ -159,16 +160,9 @@ def test_a_map_has_no_columns_counts_its_bytes_and_is_restored():
         assert not any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks))
 
 
-# Networks that layer factors refuse.
-
-
-def tied(net, x):
-    return net.last(torch.tanh(net.two(torch.tanh(net.one(x)))))
-
-
 def shared_weight():
-    net = Net(tied, one=L(3, 3), two=L(3, 3), last=L(3, 2))
-    net.two.weight = net.one.weight
+    net = nn.Sequential(L(3, 3), nn.Tanh(), L(3, 3), nn.Tanh(), L(3, 2))
+    net[2].weight = net[0].weight
     return net
 
 

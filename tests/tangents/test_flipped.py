@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from draws import Draws
 from many import each
 
 from trustgp.tangents.jacobian.layer_gradients import depthwise
@@ -22,16 +23,14 @@ CALLS = [
 
 @each(("operation", "shape", "options"), CALLS)
 def test_the_signal_comes_back_as_torch_brings_it(operation, shape, options):
-    generator = torch.Generator().manual_seed(0)
-    weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in (shape, shape[:1]))
-    given = {"weight": weight, "bias": bias, **options}
+    draws = Draws()
+    given = {"weight": draws.normal(shape), "bias": draws.normal(shape[:1]), **options}
     channels = shape[1] * options.get("groups", 1)
-    inputs = torch.randn(2, channels, *[7] * (len(shape) - 2), generator=generator, dtype=torch.float64)
-    inputs.requires_grad_(True)
+    inputs = draws.normal(2, channels, *[7] * (len(shape) - 2)).requires_grad_(True)
     assert can_flip(operation, {**given, "input": inputs})
     plain, other = operation(inputs, **given), FlippedConvBackward.apply(inputs, operation, given)
     assert torch.equal(plain, other)
-    signal = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+    signal = draws.normal(plain.shape)
     (expected,), (found,) = (torch.autograd.grad(y, inputs, signal) for y in (plain, other))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -42,12 +41,9 @@ def test_other_calls_are_left_to_torch(operation, stride):
 
 
 def test_linear_layers_and_gelu_give_and_bring_back_what_torchs_own_do():
-    generator = torch.Generator().manual_seed(0)
-    x, weight, bias, signal = (
-        torch.randn(s, generator=generator, dtype=torch.float64) for s in ((2, 5, 4), (3, 4), (3,), (2, 5, 3))
-    )
-    x.requires_grad_(True)
-    given = {"weight": weight, "bias": bias}
+    draws = Draws()
+    x, signal = draws.normal(2, 5, 4).requires_grad_(True), draws.normal(2, 5, 3)
+    given = {"weight": draws.normal(3, 4), "bias": draws.normal(3)}
     pairs = [
         (F.linear(x, **given), TransposedLinearBackward.apply(x, given), signal),
         (F.gelu(x), Gelu.apply(x), x.detach()),
@@ -68,13 +64,10 @@ DEPTHWISE = [
 
 @each(("operation", "kernel", "options"), DEPTHWISE)
 def test_the_gradient_of_a_depthwise_convolution_is_torchs_own_row_by_row(operation, kernel, options):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(3, 1, *kernel, generator=generator, dtype=torch.float64, requires_grad=True)
-    inputs = torch.randn(2, 3, *[7] * len(kernel), generator=generator, dtype=torch.float64)
+    draws = Draws()
+    weight, inputs = draws.normal(3, 1, *kernel).requires_grad_(True), draws.normal(2, 3, *[7] * len(kernel))
     outputs = operation(inputs, weight, groups=3, **options)
-    signal = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
-    rows = [
-        torch.autograd.grad(y, weight, g, retain_graph=True)[0] for y, g in zip(outputs, signal, strict=True)
-    ]
+    signal = draws.normal(outputs.shape)
+    rows = [torch.autograd.grad(outputs[i], weight, signal[i], retain_graph=True)[0] for i in (0, 1)]
     found = depthwise(inputs, signal, kernel, options, 2)[:, 0]
     torch.testing.assert_close(found, torch.stack(rows), rtol=1e-12, atol=1e-12)

@@ -13,26 +13,19 @@ from trustgp.tangents import JacobianRows, Sketch, output_mixes
 from trustgp.tangents.network import prepare
 from trustgp.tangents.outputs import with_output
 
-transformers = pytest.importorskip(
-    "transformers", reason='transformers is not installed: pip install "trustgp[hf]"'
-)
+transformers = pytest.importorskip("transformers", reason='it is not installed: pip install "trustgp[hf]"')
 # vmap warns of operations that it computes row by row
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 TEXT = {"vocab_size": 20, "max_position_embeddings": 8, "num_labels": 2}
-
-
 GPT2 = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2, "num_labels": 2}
+LLAMA = {"num_key_value_heads": 1, "pad_token_id": 0}
 VIT = {"image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 2}
 KINDS = {  # the class, that of its settings, and these
     "bert": ("BertForSequenceClassification", "BertConfig", {**SIZES, **TEXT}),
     "gpt2": ("GPT2ForSequenceClassification", "GPT2Config", {**GPT2, "pad_token_id": 0}),
-    "llama": (
-        "LlamaForSequenceClassification",
-        "LlamaConfig",
-        {**SIZES, **TEXT, "num_key_value_heads": 1, "pad_token_id": 0},
-    ),
+    "llama": ("LlamaForSequenceClassification", "LlamaConfig", {**SIZES, **TEXT, **LLAMA}),
     "vit": ("ViTForImageClassification", "ViTConfig", {**SIZES, **VIT}),
 }
 
@@ -74,13 +67,10 @@ def test_gradients_are_those_of_a_plain_loop(name):
     torch.testing.assert_close(prepared.directional(inputs, prepared.parameters), jacobian @ theta, **close)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("vit", torch.bfloat16),
-        *(pytest.param(n, torch.float32, marks=pytest.mark.nightly) for n in ("bert", "gpt2")),
-    ],
-)
+NIGHTLY = [pytest.param(name, torch.float32, marks=pytest.mark.nightly) for name in ("bert", "gpt2")]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("vit", torch.bfloat16), *NIGHTLY])
 @pytest.mark.filterwarnings("ignore:.*computed row by row")
 def test_regression_and_classification_keep_the_mean_and_do_not_change_the_model(name, dtype, tmp_path):
     network, inputs = built(name).to(dtype), rows_for(name, 60)

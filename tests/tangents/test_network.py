@@ -4,41 +4,35 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from draws import normal
 from reference import dense_jacobian
 from torch import nn
+from zoo import Net
 
 from trustgp.tangents.network import check_network, choose_parameters, prepare
 
-ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+ROWS = normal(6, 3)
 
 
-class OfTheBatch(nn.Module):
+def of_the_batch(mixing):
     """A network whose rows look at each other, in one way or another."""
-
-    def __init__(self, mixing):
-        super().__init__()
-        self.layer, self.mixing = nn.Linear(3, 2), mixing
-
-    def forward(self, x):
-        return self.layer(self.mixing(x))
+    return Net(lambda net, x: net.layer(mixing(x)), layer=nn.Linear(3, 2)).double().eval()
 
 
 def linear(*after):
     return nn.Sequential(nn.Linear(3, 4), *after).double()
 
 
+MIXING = {
+    "mean of the batch": lambda x: x - x.mean(dim=0),
+    "largest of the batch": lambda x: x / x.abs().max(),
+    "another row": lambda x: x.flip(0),
+    "sum of earlier rows": lambda x: x.cumsum(0),
+    "sum of later rows": lambda x: x.flip(0).cumsum(0).flip(0),
+}
 REFUSED = {
-    **{
-        name: (OfTheBatch(mixing).double().eval(), "depends on the other rows")
-        for name, mixing in {
-            "mean of the batch": lambda x: x - x.mean(dim=0),
-            "largest of the batch": lambda x: x / x.abs().max(),
-            "another row": lambda x: x.flip(0),
-            "sum of earlier rows": lambda x: x.cumsum(0),
-            "sum of later rows": lambda x: x.flip(0).cumsum(0).flip(0),
-        }.items()
-    },
-    "sampling": (OfTheBatch(lambda x: x + torch.randn_like(x)).double().eval(), "deterministic"),
+    **{name: (of_the_batch(mixing), "depends on the other rows") for name, mixing in MIXING.items()},
+    "sampling": (of_the_batch(lambda x: x + torch.randn_like(x)), "deterministic"),
     "dropout": (linear(nn.Dropout(0.5)).train(), r"layer '1' .*call network.eval\(\)"),
     "batch norm": (linear(nn.BatchNorm1d(4)).train(), r"layer '1' .*call network.eval\(\)"),
     "another dtype": (nn.Linear(3, 1), r"\(6, 3\) torch.float64"),

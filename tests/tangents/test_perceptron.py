@@ -24,17 +24,15 @@ def regressor(y=Y, **options):
 
 
 def classifier(classes: int, **options):
-    return neural.MLPClassifier(**{**OPTIONS, **options}).fit(
-        X, np.digitize(Y, np.linspace(-0.4, 0.4, classes - 1))
-    )
+    labels = np.digitize(Y, np.linspace(-0.4, 0.4, classes - 1))
+    return neural.MLPClassifier(**{**OPTIONS, **options}).fit(X, labels)
 
 
 @each("activation", ["identity", "logistic", "tanh", "relu"])
 def test_outputs_are_those_of_the_regressor(activation):
     one = regressor(activation=activation)
-    torch.testing.assert_close(
-        torch_perceptron(one)(torch.from_numpy(X)).detach()[:, 0], torch.from_numpy(one.predict(X))
-    )
+    found = torch_perceptron(one)(torch.from_numpy(X)).detach()[:, 0]
+    torch.testing.assert_close(found, torch.from_numpy(one.predict(X)))
 
 
 @each("classes", [2, 4])

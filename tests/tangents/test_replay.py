@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from zoo import make
+from zoo import Net, make
 
 import trustgp
 from trustgp.state import recording
@@ -51,24 +51,17 @@ def test_recordings_are_not_copied():
         assert not again._recordings
 
 
-class Synchronising(nn.Module):
+def synchronising(net, inputs: torch.Tensor) -> torch.Tensor:
     """Reads a value back in its forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv1d(2, 5, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        pooled = self.inner(inputs).tanh().mean(dim=2)
-        return pooled if float(pooled.detach().abs().max()) < 1e6 else pooled / 2
+    pooled = net.inner(inputs).tanh().mean(dim=2)
+    return pooled if float(pooled.detach().abs().max()) < 1e6 else pooled / 2
 
 
 def bound(network: nn.Module, inputs: torch.Tensor) -> trustgp.UncertaintyModel:
     torch.manual_seed(0)
     targets = network(inputs).detach() + 0.1 * torch.randn(len(inputs), 5)
-    return trustgp.fit(
-        network.cuda(), (inputs, targets), tangents=Sketch(64), num_experts=2, witness=None, progress=False
-    )
+    options = {"tangents": Sketch(64), "num_experts": 2, "witness": None, "progress": False}
+    return trustgp.fit(network.cuda(), (inputs, targets), **options)
 
 
 @cuda
@@ -99,7 +92,7 @@ def test_a_replayed_prediction_is_the_same(rows):
 @cuda
 def test_a_network_that_reads_values_back_is_never_recorded():
     inputs = torch.randn(60, 2, 9)
-    model = bound(Synchronising().eval(), inputs)
+    model = bound(Net(synchronising, inner=nn.Conv1d(2, 5, 3)).eval(), inputs)
     for _ in range(CALLS_BEFORE + 3):
         model.predict(inputs[:4])
     for replay in (model.state.recordings._replay, model.mixtures[0].tangents._replay):

@@ -45,9 +45,6 @@ def test_take_cat_select_and_tensors_keep_the_rows():
     assert_close(features.diag(), gram.diagonal())
 
 
-# Stage (i): which parameters are kept for all experts.
-
-
 def test_magnitude_and_taylor_keep_the_parameters_that_rank_highest():
     network, inputs = make("mlp")
     targets, jacobian = seeded(6, 2) + 1, dense_jacobian(network, inputs)
@@ -64,9 +61,6 @@ def test_magnitude_and_taylor_keep_the_parameters_that_rank_highest():
     score = (theta * torch.einsum("nc,ncp->p", error, jacobian) / len(inputs)).abs()
     assert torch.equal(taylor.kept, score.argsort(descending=True)[:11].sort().values)
     assert not torch.equal(taylor.kept, magnitude.kept)
-
-
-# Stage (ii): which columns an expert keeps.
 
 
 @pytest.mark.parametrize("outputs", ["shared", "pseudo"])

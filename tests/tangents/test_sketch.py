@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import normal
 from many import Many
 from reference import dense_gram, dense_jacobian
 from tangents.binding import assert_close, bound
@@ -108,7 +109,7 @@ def test_the_error_of_the_kernel_falls_as_one_over_the_root_of_the_dimension():
 @pytest.mark.parametrize("seen", [0, 3, 40])
 def test_a_projection_keeps_the_leading_directions_and_is_unbiased_in_the_others(seen):
     m, width = 12, 6
-    vectors = torch.randn(seen, m, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    vectors = normal(seen, m, seed=1)
     draws = torch.Generator().manual_seed(2)
     found = projections_from(vectors.expand(400, -1, -1), width, draws)
     squares = torch.stack([by.double() @ by.double().T for by in found])
