@@ -1,6 +1,5 @@
 """The benchmarks run, on tiny networks."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,17 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_examples import example
 
 pytest.importorskip("transformers", reason='not installed: pip install "trustgp[hf]"')
 pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-
-
-def loaded(name):
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -28,7 +21,7 @@ def run(monkeypatch, capsys):
     monkeypatch.setenv("TRUSTGP_COMMIT", "0123456789ab")
 
     def run(name, *arguments):
-        module = loaded(name)
+        module = example(name, FOLDER)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         with torch.random.fork_rng():
             module.main()
@@ -59,11 +52,8 @@ def test_calls_of_an_exported_model(run):
 
 def test_labels(run):
     (figures,) = run("labels", "--small", "--seeds", "2")["figures"].values()
-    assert (
-        set(figures["nll"])
-        == set(figures["ece"])
-        == {"network", "trustgp", "one temperature", "a temperature each"}
-    )
+    ways = {"network", "trustgp", "one temperature", "a temperature each"}
+    assert set(figures["nll"]) == set(figures["ece"]) == ways
     gap = figures["nll"]["trustgp"] - figures["nll"]["a temperature each"]
     assert figures["nll difference"]["mean"] == pytest.approx(gap)
     assert figures["nll"]["one temperature"] < figures["nll"]["network"]  # its NLL on other rows is lower
@@ -78,7 +68,8 @@ def test_public_networks_on_cifar(run, tmp_path, monkeypatch):
     np.savez(tmp_path / "images.npz", **{name: value.numpy() for name, value in names.items()})
     monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
     (tmp_path / "cifar_resnets").mkdir()
-    torch.save(loaded("cifar").ResNet(3).state_dict(), tmp_path / "cifar_resnets" / "cifar10_resnet20.pt")
+    weights = example("cifar", FOLDER).ResNet(3).state_dict()
+    torch.save(weights, tmp_path / "cifar_resnets" / "cifar10_resnet20.pt")
     images = str(tmp_path / "images.npz")
     (made,) = run("cifar", "--small", "--images", images, "--network", "ResNet-20")["figures"].values()
     stored = json.loads((FOLDER.parent / "results" / "benchmarks" / "cifar-cuda.json").read_text())

@@ -69,15 +69,11 @@ def test_allowed_figures_are_on_their_pages_with_a_reason_and_every_block_is_use
     wrong = []
     for page, allowed in ALLOWED.items():
         wrong += [f"{page}: {one!r} is missing" for one in allowed if one not in texts[page]]
-        wrong += [
-            f"{page}: {one!r}: {why!r}" for one, why in allowed.items() if why.split(":")[0] not in KINDS
-        ]
+        reasons = allowed.items()
+        wrong += [f"{page}: {one!r}: {why!r}" for one, why in reasons if why.split(":")[0] not in KINDS]
     assert wrong == []
     used = {match["name"] for text in texts.values() for match in BLOCK.finditer(text)}
     assert {name for name in BLOCKS if not name.startswith("findings.")} <= used
-
-
-# --- how pages are read ------------------------------------------------------------------------
 
 
 def test_a_block_is_replaced_and_the_rest_stays():
@@ -114,26 +110,13 @@ def test_published_figures_have_ours_beside_them_where_a_table_is_stored(monkeyp
 
 
 def test_what_looks_measured_is_found_and_code_links_blocks_and_counts_are_not():
-    measured = [
-        "an NLL of -1.741",
-        "covers 95 %",
-        "1e-3",
-        "3.4 times",
-        "ten times as fast",
-        "took 15 s",
-        "2 ms",
-    ]
-    measured += ["64 MiB", "12 nats", "2.1 GB", "0.9 ± 0.1", "in 6 of 8 cases", ".25", "| 4.5 |", "8 hours"]
+    measured = ["an NLL of -1.741", "covers 95 %", "1e-3", "3.4 times", "ten times as fast", "took 15 s"]
+    measured += ["2 ms", "64 MiB", "12 nats", "2.1 GB", "0.9 ± 0.1", "in 6 of 8 cases", ".25", "| 4.5 |"]
+    measured += ["8 hours"]
     assert [text for text in measured if not list(loose(f"Words, {text}, words.", {}))] == []
-    other = [
-        "512 rows",
-        "`budget=64 MiB`",
-        "[a page](v1.2.md)",
-        "one of 3 kinds",
-        "```\n1.5 s\n```",
-        "seeds 0 to 4",
-    ]
-    other += ["<!-- 1.5 -->", "<!-- from: a -->\n1.5 s\n<!-- /from -->", "    ```sh\n    1.5\n    ```"]
+    other = ["512 rows", "`budget=64 MiB`", "[a page](v1.2.md)", "one of 3 kinds", "```\n1.5 s\n```"]
+    other += ["seeds 0 to 4", "<!-- 1.5 -->", "    ```sh\n    1.5\n    ```"]
+    other += ["<!-- from: a -->\n1.5 s\n<!-- /from -->"]
     assert [text for text in other if list(loose(f"Words\n\n{text}\n\nwords", {}))] == []
     (one,) = loose("the 95 % interval\ncovers 93 % of them", {"95 % interval": "setting"})
     assert one.startswith("line 2: '3 %'")
@@ -147,9 +130,6 @@ def test_the_command_prints_what_differs_and_writes_it(tmp_path, monkeypatch, ca
         assert command.main() == status
     assert "yet to be run" in page.read_text()
     assert "README.md" in capsys.readouterr().out
-
-
-# --- numbers and words -------------------------------------------------------------------------
 
 
 def test_a_table_shows_mean_and_spread_in_its_digits_and_a_gap_as_nothing(tmp_path):

@@ -6,13 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
-from trustgp_experiments.training.detector import (
-    DetectorTraining,
-    augmented,
-    labels_of,
-    mean_loss,
-    rendered_scenes,
-)
+from trustgp_experiments.training import detector as script
+from trustgp_experiments.training.detector import augmented, labels_of
 from trustgp_experiments.training.detector_network import detector, pixels
 
 
@@ -46,9 +41,9 @@ def test_boxes_that_an_enlargement_cuts_off_are_dropped():
 
 def test_steps_lower_the_loss_of_a_few_pictures():
     torch.manual_seed(0)
-    train, _ = rendered_scenes(2, 1, 1)
+    train, _ = script.rendered_scenes(2, 1, 1)
     how = {"rate": 1e-3, "batch": 2, "cells": False}
-    training = DetectorTraining(detector(2), train.images, labels_of(train), **how)
+    training = script.DetectorTraining(detector(2), train.images, labels_of(train), **how)
     losses = [training.step(step + 100, 0.0) for step in range(6)]
     assert min(losses[3:]) < losses[0]
-    assert mean_loss(training.average, pixels(train.images), labels_of(train)) > 0
+    assert script.mean_loss(training.average, pixels(train.images), labels_of(train)) > 0

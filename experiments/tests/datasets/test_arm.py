@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 
 from trustgp_experiments.datasets import arm
 from trustgp_experiments.datasets.arm import STYLES, random_motion, states
@@ -11,8 +12,7 @@ LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
 
 
 def random_states(rows, *, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    unit = torch.rand(3, rows, 7, generator=generator, dtype=torch.float64) * 2 - 1
+    unit = Draws(seed).uniform(3, rows, 7) * 2 - 1
     return unit[0] * LIMITS, 2 * unit[1], 5 * unit[2]
 
 
@@ -39,8 +39,7 @@ def test_rows_of_several_blocks_are_those_of_one(monkeypatch):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_velocities_and_accelerations_are_derivatives(style):
-    generator = torch.Generator().manual_seed(0)
+def test_velocities_and_accelerations_are_derivatives(style, generator):
     motion = random_motion(style, 3, generator)
     step = 1e-5
     times = torch.linspace(0, 5, 50, dtype=torch.float64)

@@ -7,9 +7,7 @@ from scipy.io import savemat
 
 from trustgp_experiments.datasets import load, recordings
 
-needs_data = pytest.mark.skipif(
-    "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"
-)
+needs_data = pytest.mark.skipif("TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set")
 
 
 def made_up(n, *, columns=28):
@@ -86,10 +84,11 @@ def time_steps(recording):
     return ((q[1:] - q[:-1]) * mean).sum(1) / mean.square().sum(1).clamp_min(1e-12)
 
 
+ROWS = {"sarcos": 16_706, "sarcos_sim": 15_456, "kuka": 15_081, "kuka_sim": 50_223}
+
+
 @needs_data
-@pytest.mark.parametrize(
-    ("name", "rows"), [("sarcos", 16_706), ("sarcos_sim", 15_456), ("kuka", 15_081), ("kuka_sim", 50_223)]
-)
+@pytest.mark.parametrize(("name", "rows"), ROWS.items())
 def test_every_recording_has_its_rows_as_float64(name, rows):
     recording = load(name)
     assert recording.inputs.shape == (rows, 21)

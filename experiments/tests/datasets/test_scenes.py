@@ -74,12 +74,8 @@ def test_a_thing_is_seen_and_its_box_fits_its_pixels(name):
     for seed in range(3):
         rng = np.random.default_rng([seed, 8])
         parts = [part.placed(np.zeros(3), 2.1 * seed, 1.0) for part in drawn.KINDS[name](rng)]
-        setting = (
-            camera(2.0, 7.0, 96),
-            towards(50, 1.0 + seed),
-            0.0,
-            random_ground(np.random.default_rng(seed)),
-        )
+        ground = random_ground(np.random.default_rng(seed))
+        setting = camera(2.0, 7.0, 96), towards(50, 1.0 + seed), 0.0, ground
         painted = ([replace(part, colour=(c, c, c)) for part in parts] for c in (0.0, 1.0))
         (dark, (box,), _), (bright, _, _) = (view([(name, parts)], *setting) for parts in painted)
         mask = np.abs(dark - bright).max(axis=2) > 0.02

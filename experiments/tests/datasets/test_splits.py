@@ -3,17 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustgp_experiments.datasets.recordings import Recording, load
-from trustgp_experiments.datasets.splits import (
-    BLOCKS,
-    rows_alike,
-    split_blocks,
-    split_groups,
-    split_random,
-    split_repeats,
-    split_unseen,
-    standardise,
-)
+from trustgp_experiments.datasets import Recording, load, splits
+from trustgp_experiments.datasets.splits import BLOCKS, seams, split_blocks, split_groups, split_unseen
 
 
 def parts_of(split):
@@ -22,7 +13,7 @@ def parts_of(split):
 
 @given(n=st.integers(10, 400), seed=st.integers(0, 2**31))
 def test_a_random_split_uses_every_row_once(n, seed):
-    split = split_random(n, test=0.2, validation=0.1, seed=seed)
+    split = splits.split_random(n, test=0.2, validation=0.1, seed=seed)
     assert parts_of(split).sort().values.tolist() == list(range(n))
     assert (len(split.test), len(split.validation)) == (round(0.2 * n), round(0.1 * n))
 
@@ -62,9 +53,9 @@ def test_rows_are_alike_as_long_as_they_correlate_by_more_than_a_half():
     time = torch.arange(4000.0)
     wave = torch.stack([torch.sin(time / 20), torch.cos(time / 20), torch.ones(4000)], dim=1)
     # cos(lag / 20) = 1/2; the constant column counts for nothing
-    assert rows_alike(wave) == pytest.approx(20 * torch.pi / 3, abs=1)
+    assert splits.rows_alike(wave) == pytest.approx(20 * torch.pi / 3, abs=1)
     noise = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
-    assert rows_alike(noise) == 1
+    assert splits.rows_alike(noise) == 1
 
 
 def test_unseen_blocks_are_purged_of_what_is_alike_but_never_of_more_than_a_quarter():
@@ -78,7 +69,7 @@ def test_unseen_blocks_are_purged_of_what_is_alike_but_never_of_more_than_a_quar
 def test_impossible_splits_are_refused():
     groups = torch.tensor([1, 2, 3])
     for call, match in (
-        (lambda: split_random(10, test=0.6, validation=0.4), "leave none to train on"),
+        (lambda: splits.split_random(10, test=0.6, validation=0.4), "leave none to train on"),
         (lambda: split_blocks(20, purge=0, seed=0), "20 rows cannot be split into 30 blocks"),
         (lambda: split_groups(groups, test_share=0.6), "3 groups, 2 of them to test"),
         (lambda: split_groups(groups, test_share=-0.1), "3 groups, 1 of them to test"),
@@ -113,7 +104,7 @@ def repeated(name="made up"):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_repeats_of_a_place_fall_on_one_side(seed):
     recording = repeated()
-    split = split_repeats(recording.places, purge=0, seed=seed)
+    split = splits.split_repeats(recording.places, purge=0, seed=seed)
     train, held, tested = labels_of(split, recording.places)
     assert parts_of(split).sort().values.tolist() == list(range(900))
     assert not train & held
@@ -124,9 +115,8 @@ def test_all_repeats_of_a_place_fall_on_one_side(seed):
 
 def test_the_unseen_split_is_by_what_is_known_of_the_recording():
     whole = repeated()
-    assert torch.equal(
-        split_unseen(whole, seed=2).validation, split_repeats(whole.places, purge=0, seed=2).validation
-    )
+    by_place = splits.split_repeats(whole.places, purge=0, seed=2)
+    assert torch.equal(split_unseen(whole, seed=2).validation, by_place.validation)
     rows, motions = torch.zeros(60, 21), torch.arange(60) // 10
     runs = Recording(rows, rows[:, :7], name="made up", groups=torch.arange(60), motions=motions)
     assert torch.equal(split_unseen(runs, seed=1).test, split_groups(motions, seed=1).test)
@@ -146,15 +136,14 @@ def test_random_splits_of_the_kuka_test_memory_and_unseen_ones_do_not(name, data
         held = torch.cat([split.validation, split.test])[::20]
         return torch.cdist(rows[held], rows[split.train]).amin(1).median().item()
 
-    assert distance(split_random(len(recording.inputs))) < 0.05
+    assert distance(splits.split_random(len(recording.inputs))) < 0.05
     assert distance(split_unseen(recording)) > 0.3
 
 
-def test_training_rows_get_mean_zero_and_variance_one_and_a_constant_column_zero():
-    generator = torch.Generator().manual_seed(0)
+def test_training_rows_get_mean_zero_and_variance_one_and_a_constant_column_zero(generator):
     x = 5 + 3 * torch.randn(200, 4, generator=generator)
     y = 100 * torch.randn(200, 2, generator=generator) - 7
-    scaler = standardise(x, y)
+    scaler = splits.standardise(x, y)
     torch.testing.assert_close(scaler.restore_targets(scaler.targets(y)), y)
     for rows in (scaler.inputs(x), scaler.targets(y)):
         assert rows.dtype == torch.float32
@@ -162,6 +151,45 @@ def test_training_rows_get_mean_zero_and_variance_one_and_a_constant_column_zero
         torch.testing.assert_close(rows.var(0, correction=0), torch.ones(rows.shape[1]))
 
     x[:, 1], x[:, 2] = 0.1, 0.0
-    scaler = standardise(x, y)
+    scaler = splits.standardise(x, y)
     assert scaler.inputs(x)[:, 1:3].abs().max() < 1e-6
     assert scaler.inputs(x + 1).isfinite().all()
+
+
+def arm(runs: list[int], *, step: float = 0.01) -> Recording:
+    """Two joints on sines; each run begins elsewhere."""
+    parts = []
+    for number, rows in enumerate(runs):
+        time = 4.0 * number + step * torch.arange(rows, dtype=torch.float64)[:, None]
+        angle = time * torch.tensor([1.0, 2.0])
+        speed = torch.tensor([1.0, 2.0])
+        parts.append(torch.cat([angle.sin(), speed * angle.cos(), -speed.square() * angle.sin()], dim=1))
+    inputs = torch.cat(parts)
+    return Recording(inputs, inputs[:, :2], name="made")
+
+
+def test_a_jump_and_the_end_of_a_run_are_borders_and_motion_is_none():
+    assert seams(arm([300, 250, 400])).nonzero().flatten().tolist() == [299, 549]
+    whole = arm([100])
+    runs = Recording(whole.inputs, whole.targets, name="two", groups=(torch.arange(100) >= 40).long())
+    assert seams(runs).nonzero().flatten().tolist() == [39]
+
+
+def test_windows_are_all_those_whose_rows_share_a_label_and_cross_no_border(generator):
+    labels = torch.randint(0, 2, (12,), generator=generator).repeat_interleave(9)
+    borders = torch.rand(107, generator=generator) < 0.05
+    for length in (1, 2, 5, 9):
+        expected = [
+            end
+            for end in range(length - 1, 108)
+            if len(labels[end - length + 1 : end + 1].unique()) == 1
+            and not borders[end - length + 1 : end].any()
+        ]
+        assert splits.window_ends(labels, borders, length).tolist() == expected
+
+
+@pytest.mark.parametrize(("name", "places"), [("sarcos", 8), ("barrett", 0), ("kuka", 2)])
+def test_the_real_arms_have_as_many_seams_as_are_known(data_root, name, places):
+    jumps = seams(load(name)).nonzero().flatten()
+    starts = 1 + int((jumps.diff() > 10).sum()) if len(jumps) else 0  # a seam is smeared over a few rows
+    assert starts == places

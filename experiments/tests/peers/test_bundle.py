@@ -13,8 +13,7 @@ from trustgp_experiments.peers.size import shipped_bytes
 
 
 def rows(n: int = 60, outputs: int = 2):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(n, 3, generator=generator)
+    inputs = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
     return inputs, torch.stack([inputs.sum(dim=1).sin()] * outputs, dim=1)
 
 
@@ -22,9 +21,8 @@ def rows(n: int = 60, outputs: int = 2):
 def bundle(request) -> Bundle:
     recipe = mlp_recipe([3, 8, 2], activation=nn.Tanh, epochs=2, batch_size=16, together=request.param)
     inputs, targets = rows()
-    return recipe.bundle(
-        (inputs[:40], targets[:40]), (inputs[40:], targets[40:]), seed=1, dropout=0.1, device="cpu"
-    )
+    train, validation = (inputs[:40], targets[:40]), (inputs[40:], targets[40:])
+    return recipe.bundle(train, validation, seed=1, dropout=0.1, device="cpu")
 
 
 def test_a_network_of_the_same_seed_is_trained_as_train_would(bundle):

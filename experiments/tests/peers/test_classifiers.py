@@ -7,9 +7,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from reference import dense_jacobian
 from torch import nn
 from torch.nn.functional import cross_entropy
+from zoo import Net
 
 from trustgp.metrics import entropy
 from trustgp_experiments.peers import LaplaceClassifier, cnn, train
@@ -20,24 +22,14 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch is not installed")
 
 
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-class Fixed(nn.Module):
+def fixed(logits: torch.Tensor) -> nn.Module:
     """Logits that do not depend on the input, one set for each network."""
-
-    def __init__(self, logits: torch.Tensor) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(logits)
-
-    def forward(self, x):
-        return self.logits.expand(len(x), -1)
+    return Net(lambda net, x: net.logits.expand(len(x), -1), logits=nn.Parameter(logits))
 
 
 def images(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
     """Small ones whose class is the brightest quarter."""
-    pixels = numbers(n, 1, 8, 8, seed=4)
+    pixels = normal(n, 1, 8, 8, seed=4)
     quarters = pixels.unfold(2, 4, 4).unfold(3, 4, 4).mean(dim=(4, 5)).flatten(1)
     return pixels, quarters.argmax(dim=1)
 
@@ -80,7 +72,7 @@ def losses_of_members(logits: np.ndarray, labels: np.ndarray, temperatures: np.n
 
 @pytest.mark.parametrize("members", [1, 4])
 def test_the_temperature_of_members_is_the_likeliest_before_they_are_averaged(members):
-    logits, labels = 2.0 * numbers(members, 300, 5), torch.arange(300) % 5
+    logits, labels = 2.0 * normal(members, 300, 5), torch.arange(300) % 5
     logits[:, torch.arange(300), labels] += 2.5
     found = likeliest_temperature(logits if members > 1 else logits[0], labels)
     fine = np.exp(np.linspace(np.log(0.2), np.log(20.0), 4001))
@@ -91,13 +83,13 @@ def test_the_temperature_of_members_is_the_likeliest_before_they_are_averaged(me
 
 def test_two_members_that_are_sure_of_different_classes_are_undecided_together():
     sure = torch.tensor([[30.0, 0.0], [0.0, 30.0]], dtype=torch.float64)
-    found = EnsembleClassifier(tuple(Fixed(row) for row in sure)).predict(torch.zeros(3, 2).double())
+    found = EnsembleClassifier(tuple(fixed(row) for row in sure)).predict(torch.zeros(3, 2).double())
     torch.testing.assert_close(found.probabilities, torch.full((3, 2), 0.5).double(), rtol=0, atol=1e-12)
     # all that is not known is which member is right: one bit
     assert found.mutual_information.tolist() == pytest.approx([math.log(2)] * 3, rel=1e-9)
     torch.testing.assert_close(found.score, torch.full((3,), 225.0).double(), rtol=1e-12, atol=0)
-    logits = numbers(4, 3, seed=7)
-    found = EnsembleClassifier(tuple(Fixed(row) for row in logits)).predict(torch.zeros(1, 1).double())
+    logits = normal(4, 3, seed=7)
+    found = EnsembleClassifier(tuple(fixed(row) for row in logits)).predict(torch.zeros(1, 1).double())
     each = logits.softmax(dim=1)
     expected = entropy(each.mean(dim=0, keepdim=True)) - entropy(each).mean()
     torch.testing.assert_close(found.mutual_information, expected, rtol=1e-10, atol=0)
@@ -191,24 +183,21 @@ def test_laplace_leaves_the_network_as_it_was_and_marks_broken_rows():
     torch.testing.assert_close(found.score[others], whole.score[others], rtol=1e-6, atol=0)
 
 
-class Shared(nn.Module):
+def shared(every: int) -> nn.Module:
     """Calls its convolution twice, and lists its layers backwards."""
 
-    def __init__(self, every: int) -> None:
-        super().__init__()
-        self.every = every
-        self.last, self.same = nn.Linear(3, 2), nn.Conv2d(1, 3, 3)
+    def forward(net, x):
+        both = net.same(x), net.same(x[..., ::every, ::every])
+        return net.last(sum(torch.tanh(part).mean(dim=(2, 3)) for part in both))
 
-    def forward(self, x):
-        both = self.same(x), self.same(x[..., :: self.every, :: self.every])
-        return self.last(sum(torch.tanh(part).mean(dim=(2, 3)) for part in both))
+    return Net(forward, last=nn.Linear(3, 2), same=nn.Conv2d(1, 3, 3)).double().eval()
 
 
 @laplace
 def test_a_layer_called_twice_has_one_gradient_and_with_two_sizes_is_refused():
     pixels, labels = images(20)
-    peer = LaplaceClassifier.fit(Shared(1).double().eval(), (pixels, labels % 2))
+    peer = LaplaceClassifier.fit(shared(1), (pixels, labels % 2))
     expected = peer.posterior.laplace(pixels, pred_type="glm", link_approx="probit")
     torch.testing.assert_close(peer.predict(pixels).probabilities, expected, rtol=1e-9, atol=0)
     with pytest.raises(ValueError, match="do not match their Kronecker factors"):
-        LaplaceClassifier.fit(Shared(2).double().eval(), (pixels, labels % 2))
+        LaplaceClassifier.fit(shared(2), (pixels, labels % 2))

@@ -7,7 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from draws import Draws
 from torch import Tensor, nn
+from zoo import Net
 
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.peers import Bundle, KronPosterior, LaplaceGLM, LaplaceSampled, Swag, Vbll, mlp
@@ -22,15 +24,9 @@ from trustgp_experiments.peers.sngp import Sngp
 from trustgp_experiments.peers.trusted import SubsetGP, TrustGP
 
 
-class OneColumn(nn.Module):
+def one_column(inner: nn.Module) -> nn.Module:
     """Outputs [n] instead of [n, C]."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x).squeeze(1)
+    return Net(lambda net, x: net.inner(x).squeeze(1), inner=inner).eval()
 
 
 @dataclass(frozen=True)
@@ -81,15 +77,14 @@ FITS: dict[str, Callable[[Given], object]] = {
 
 
 def given(*, outputs: int = 2, dtype: torch.dtype = torch.float32, column: bool = False) -> Given:
-    generator = torch.Generator().manual_seed(0)
+    draws = Draws()
     networks = [mlp([3, 8, outputs], activation=nn.Tanh, seed=seed).to(dtype).eval() for seed in range(3)]
     dropping = mlp([3, 8, outputs], activation=nn.Tanh, dropout=0.2).to(dtype).eval()
-    inputs = torch.randn(160, 3, generator=generator, dtype=dtype)
+    inputs = draws.normal(160, 3, dtype=dtype)
     with torch.no_grad():
-        clean = networks[0](inputs)
-    targets = clean + 0.3 * torch.randn(clean.shape, generator=generator, dtype=dtype)
+        targets = networks[0](inputs) + 0.3 * draws.normal(160, outputs, dtype=dtype)
     if column:
-        networks, dropping = [OneColumn(n) for n in networks], OneColumn(dropping)
+        networks, dropping = [one_column(n) for n in networks], one_column(dropping)
         targets = targets[:, 0]
     return Given(networks, dropping.eval(), (inputs[:100], targets[:100]), (inputs[100:], targets[100:]))
 

@@ -4,20 +4,17 @@ from itertools import product
 
 import pytest
 import torch
+from draws import normal
 from torch import nn
 
 from trustgp_experiments.peers import MCDropout, PropagatedDropout, mlp
 from trustgp_experiments.peers.members import propagated_variance, with_dropout_on
 
 
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def seeded(network: nn.Module) -> nn.Module:
     with torch.no_grad():
         for number, parameter in enumerate(network.parameters()):
-            parameter.copy_(numbers(*parameter.shape, seed=number) / parameter.shape[-1] ** 0.5)
+            parameter.copy_(normal(*parameter.shape, seed=number) / parameter.shape[-1] ** 0.5)
     return network.double().eval()
 
 
@@ -46,7 +43,7 @@ def over_all_masks(network: nn.Sequential, inputs: torch.Tensor) -> tuple[torch.
 
 
 def test_propagated_variance_of_a_linear_network_is_exact_also_in_chunks(monkeypatch):
-    network, inputs = seeded(deep()), numbers(5, 2, seed=7)
+    network, inputs = seeded(deep()), normal(5, 2, seed=7)
     mean, variance = over_all_masks(network, inputs)
     torch.testing.assert_close(mean, network(inputs).detach(), rtol=1e-12, atol=1e-12)
     for chunk in (2**27, 2 * 9 * 8):
@@ -55,10 +52,9 @@ def test_propagated_variance_of_a_linear_network_is_exact_also_in_chunks(monkeyp
 
 
 def test_slopes_of_activations_are_those_of_autograd():
-    network = seeded(
-        nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.4), nn.Linear(3, 3), nn.Softplus(), nn.Linear(3, 1))
-    )
-    inputs = numbers(4, 3, seed=7)
+    layers = nn.Linear(3, 3), nn.Dropout(0.4), nn.Linear(3, 3), nn.Softplus(), nn.Linear(3, 1)
+    network = seeded(nn.Sequential(*layers))
+    inputs = normal(4, 3, seed=7)
     head = network[2:]
     hidden = network[0](inputs).detach()
     for row in range(4):
@@ -68,20 +64,20 @@ def test_slopes_of_activations_are_those_of_autograd():
 
 
 def test_layers_that_moments_cannot_pass_are_refused_by_name():
-    rows = numbers(9, 4), numbers(9, 4)
+    rows = normal(9, 4), normal(9, 4)
     inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     with pytest.raises(ValueError, match=r"'network\.1\.1' is a LayerNorm"):
         PropagatedDropout.fit(nn.Sequential(nn.Dropout(0.1), inner).double(), rows)
     with pytest.raises(ValueError, match="no Dropout layer"):
         PropagatedDropout.fit(mlp([4, 8, 4]).double(), rows)
     with pytest.raises(ValueError, match="one tensor"):
-        propagated_variance(seeded(mlp([4, 8, 4], dropout=0.1)), numbers(2, 3, 4))
+        propagated_variance(seeded(mlp([4, 8, 4], dropout=0.1)), normal(2, 3, 4))
 
 
 def test_mc_dropout_of_a_linear_network_has_the_exact_mean_and_variance():
-    network, inputs = seeded(deep()), numbers(5, 2, seed=7)
+    network, inputs = seeded(deep()), normal(5, 2, seed=7)
     mean, variance = over_all_masks(network, inputs)
-    fitted = MCDropout.fit(network, (inputs, numbers(5, 2, seed=8)), samples=4000, seed=1)
+    fitted = MCDropout.fit(network, (inputs, normal(5, 2, seed=8)), samples=4000, seed=1)
     found = fitted.predict(inputs)
     error = (found.mean - mean).abs() / (variance / 4000).sqrt()
     assert float(error.max()) < 4.0  # in standard errors

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws, normal
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -17,9 +18,8 @@ FAR = 50.0
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
     """Errors of the network that grow with the first input, two outputs."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(700, 2, generator=generator, dtype=torch.float64) * 2 - 1
-    noise = torch.randn(700, 2, generator=generator, dtype=torch.float64)
+    draws = Draws()
+    x, noise = draws.uniform(700, 2) * 2 - 1, draws.normal(700, 2)
     network = mlp([2, 8, 2], seed=1).double().eval()
     with torch.no_grad():
         y = network(x) + (0.02 + 0.5 * (x[:, :1] > 0)) * noise + torch.tensor([3.0, 0.0])
@@ -30,7 +30,7 @@ def bundle() -> Bundle:
 def test_know_nothing_is_a_student_t_with_the_moments_of_the_training_targets(bundle):
     targets = bundle.train[1]
     rows = torch.full((3, 2), FAR, dtype=torch.float64)
-    values = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    values = normal(3, 2, seed=1)
     scale = (targets.var(dim=0) / 3.0).sqrt()  # of a t with 3 degrees of freedom and that variance
     expected = student.logpdf(values, 3, loc=targets.mean(dim=0), scale=scale)
     likely = KnowNothing.fit(bundle).predict(rows).log_prob(values)
@@ -39,8 +39,8 @@ def test_know_nothing_is_a_student_t_with_the_moments_of_the_training_targets(bu
 
 def test_the_gate_lets_its_share_of_validation_rows_pass_and_nothing_far_away(bundle):
     gate = GatedKnowNothing.fit(bundle)
-    passed = torch.cdist(*(((part - gate.offset) / gate.spread) for part in (bundle.validation[0],
-                         bundle.train[0]))).amin(dim=1) <= gate.threshold  # fmt: skip
+    scaled = [(part[0] - gate.offset) / gate.spread for part in (bundle.validation, bundle.train)]
+    passed = torch.cdist(*scaled).amin(dim=1) <= gate.threshold
     assert float(passed.double().mean()) == pytest.approx(GATE, abs=0.005)
     rows = torch.cat([bundle.train[0][:2], torch.full((1, 2), FAR, dtype=torch.float64)])
     p, inner, outer = (one.predict(rows) for one in (gate, gate.inner, gate.outer))
@@ -63,8 +63,7 @@ def test_the_exact_processes_are_those_of_the_textbook(bundle, residual):
     peer = gps.InputGP.fit(bundle, residual=residual, steps=3)
     offset, spread, centre, size = peer.scaling
     rows = bundle.validation[0][:5]
-    columns = [(gps._columns(bundle.network, part, residual) - offset) / spread
-               for part in (bundle.train[0], rows)]  # fmt: skip
+    columns = [gps._columns(bundle.network, part, residual) for part in (bundle.train[0], rows)]
     targets = bundle.train[1] - (bundle.network(bundle.train[0]).detach() if residual else 0.0)
     plain = bundle.network(rows).detach() if residual else torch.zeros(5, 2)
     process = peer.process
@@ -79,15 +78,14 @@ def test_the_exact_processes_are_those_of_the_textbook(bundle, residual):
                 total = total + part.outputscale[c] * torch.exp(-0.5 * squared)
             return total
 
-        train, test = columns
+        train, test = ((part - offset) / spread for part in columns)
         scaled = (targets[:, c] - centre[c]) / size[c]
         noise, mean = process.likelihood.noise.reshape(-1)[c], process.mean.constant[c]
         own = kernel(test, test).diagonal()
         expected = dense(kernel(train, train), kernel(test, train), own, noise, scaled, mean)
         found = [part[:, c] for part in peer.moments(rows)]
-        torch.testing.assert_close(
-            found[0], expected[0] * size[c] + centre[c] + plain[:, c], rtol=1e-4, atol=1e-4
-        )
+        moved = expected[0] * size[c] + centre[c] + plain[:, c]
+        torch.testing.assert_close(found[0], moved, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found[1], expected[1] * size[c] ** 2, rtol=1e-3, atol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """The fixed-mean Gaussian process against dense matrices in float64."""
 
 import torch
+from draws import Draws, normal
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from trustgp_experiments.peers.fmgp import FixedMeanProcess, objective
@@ -8,11 +9,7 @@ from trustgp_experiments.peers.fmgp import FixedMeanProcess, objective
 
 def process(count: int = 6, outputs: int = 2) -> FixedMeanProcess:
     """With parameters that are not where they begin."""
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
+    drawn = Draws().normal
     made = FixedMeanProcess(drawn(count, 3), drawn(3), drawn(3).exp(), drawn(outputs).exp())
     with torch.no_grad():
         for value in made.parameters():
@@ -36,7 +33,7 @@ def dense(made: FixedMeanProcess, inputs: torch.Tensor):
 @torch.no_grad()
 def test_variance_is_that_of_the_dense_formula():
     made = process()
-    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    inputs = normal(20, 3, seed=1)
     cross, kernel, added = dense(made, inputs)
     # A = (K + (L L^T)^-1)^-1, by Woodbury's identity
     unit = 1.0 - (cross @ torch.linalg.inv(kernel + torch.linalg.inv(added)) * cross).sum(dim=1)
@@ -46,9 +43,8 @@ def test_variance_is_that_of_the_dense_formula():
 
 @torch.no_grad()
 def test_the_objective_is_that_of_two_processes_which_share_a_variance():
-    made, generator = process(), torch.Generator().manual_seed(2)
-    inputs = torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    targets = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    made, draws = process(), Draws(2)
+    inputs, targets = draws.normal(20, 3), draws.normal(20, 4)
     cross, kernel, added = dense(made, inputs)
     middle = torch.linalg.inv(kernel + torch.linalg.inv(added))
     total = 0.0

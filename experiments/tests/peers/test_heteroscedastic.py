@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws, normal
 from torch import nn
 
 from trustgp_experiments.peers import Bundle, mlp, train
@@ -10,8 +11,8 @@ from trustgp_experiments.peers.heteroscedastic import Heteroscedastic, beta_nll,
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_gradients_are_those_of_the_paper(beta):
-    generator = torch.Generator().manual_seed(0)
-    outputs, targets = (torch.randn(50, k, generator=generator, dtype=torch.float64) for k in (6, 3))
+    draws = Draws()
+    outputs, targets = draws.normal(50, 6), draws.normal(50, 3)
     outputs.requires_grad_(True)
     (found,) = torch.autograd.grad(beta_nll(outputs, targets, beta=beta), outputs)
     mean, variance = outputs.detach()[:, :3], outputs.detach()[:, 3:].exp()
@@ -23,7 +24,7 @@ def test_gradients_are_those_of_the_paper(beta):
 
 
 def test_means_that_disagree_are_epistemic_and_variances_are_not():
-    inputs = torch.randn(80, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs = normal(80, 3)
     targets = inputs[:, :2] + 0.3 * inputs[:, 1:].flip(1)
     networks = [mlp([3, 8, 4], activation=nn.Tanh, seed=seed).double().eval() for seed in range(3)]
     peer = Heteroscedastic.fit(networks, (inputs, targets))
@@ -36,8 +37,7 @@ def test_means_that_disagree_are_epistemic_and_variances_are_not():
     torch.testing.assert_close(said.aleatoric, size * every[..., 2:].exp().mean(dim=0))
 
 
-def test_noise_that_grows_with_an_input_is_learnt():
-    generator = torch.Generator().manual_seed(0)
+def test_noise_that_grows_with_an_input_is_learnt(generator):
     inputs = 2 * torch.rand(600, 2, generator=generator) - 1
     size = 0.05 + 0.5 * inputs[:, :1].clamp_min(0.0)
     targets = inputs[:, 1:].sin() + size * torch.randn(600, 1, generator=generator)

@@ -5,8 +5,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from draws import normal
 from reference import dense_jacobian
 from torch import nn
+from zoo import Net
 
 from trustgp_experiments.peers import KronPosterior, LaplaceGLM, LaplaceSampled, mlp
 from trustgp_experiments.peers.tuning import held_out_nll
@@ -15,38 +17,28 @@ if find_spec("laplace") is None:
     pytest.skip("laplace-torch is not installed", allow_module_level=True)
 
 
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-class Backwards(nn.Module):
+def backwards() -> nn.Module:
     """Lists its layers in another order than it calls them in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last, self.first = nn.Linear(5, 2), nn.Linear(4, 5)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.first(x)))
+    return Net(lambda net, x: net.last(torch.tanh(net.first(x))), last=nn.Linear(5, 2), first=nn.Linear(4, 5))
 
 
 def problem(network: nn.Module | None = None) -> tuple[nn.Module, tuple, tuple]:
     """A small network with biases, and rows it fits with noise."""
     network = mlp([4, 6, 5, 2], activation=nn.Tanh) if network is None else network
     network = network.double().eval()
-    inputs = numbers(120, 4)
+    inputs = normal(120, 4)
     with torch.no_grad():
-        targets = network(inputs) + 0.2 * numbers(120, 2, seed=2)
+        targets = network(inputs) + 0.2 * normal(120, 2, seed=2)
     return network, (inputs[:80], targets[:80]), (inputs[80:], targets[80:])
 
 
 @pytest.mark.parametrize("last_layer", [False, True])
-@pytest.mark.parametrize("network", [None, Backwards()], ids=["in order", "backwards"])
+@pytest.mark.parametrize("network", [None, backwards()], ids=["in order", "backwards"])
 def test_glm_variance_is_that_of_dense_jacobians(network, last_layer):
     network, train, validation = problem(network)
     posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
     precision = posterior.precision(0.7, 0.3)
-    new = numbers(5, 4, seed=3)
+    new = normal(5, 4, seed=3)
     jacobian = dense_jacobian(network, new, list(posterior.names))
     expected = torch.einsum("ncp,pq,ncq->nc", jacobian, torch.linalg.inv(precision.to_matrix()), jacobian)
     variance = posterior.variances(new, precision)[..., 0]
@@ -59,7 +51,7 @@ def test_draws_spread_as_the_posterior_says():
     # linear, without bias; laplace-torch looks for a last layer among at least two
     network, train, validation = problem(nn.Sequential(nn.Identity(), nn.Linear(4, 2, bias=False)))
     posterior = KronPosterior.fit(network, train, validation)
-    new = numbers(5, 4, seed=3)
+    new = normal(5, 4, seed=3)
     expected = posterior.variances(new, posterior.precision(0.7, 0.3))[..., 0]
     weights = posterior.laplace.mean + posterior.deviations(0.7, 0.3, 20_000, seed=1)
     drawn = LaplaceSampled(posterior.network, posterior.names, weights, noise=torch.zeros(2).double())
@@ -78,10 +70,8 @@ def test_tuning_raises_the_likelihood_and_predictors_of_one_posterior_do_not_dis
     assert held_out_nll(error, before) <= held_out_nll(error, plain.predict(validation[0]).variance)
     sampled = LaplaceSampled.fit(posterior, validation, samples=4)
     assert torch.equal(linearised.predict(validation[0]).variance, before)
-    assert torch.equal(
-        sampled.predict(validation[0]).mean,
-        LaplaceSampled.fit(posterior, validation, samples=4).predict(validation[0]).mean,
-    )
+    again = LaplaceSampled.fit(posterior, validation, samples=4)
+    assert torch.equal(sampled.predict(validation[0]).mean, again.predict(validation[0]).mean)
 
 
 def test_inputs_in_a_tuple_a_single_sample_and_a_missing_library_are_refused(monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws
 
 import trustgp
 from trustgp.experts.neighbours import Patchwork
@@ -9,8 +10,9 @@ from trustgp_experiments.peers import ConstantNoise, Ensemble, SubsetGP, TrustGP
 from trustgp_experiments.peers.trusted import WitnessAlone
 
 
-def test_constant_noise_is_the_mean_squared_residual_and_an_ensemble_has_the_moments_of_its_members():
-    generator = torch.Generator().manual_seed(0)
+def test_constant_noise_is_the_mean_squared_residual_and_an_ensemble_has_the_moments_of_its_members(
+    generator,
+):
     inputs, targets = torch.randn(64, 3, generator=generator), torch.randn(64, 2, generator=generator)
     networks = [mlp([3, 8, 2], seed=seed).eval() for seed in range(4)]
     with torch.no_grad():
@@ -55,10 +57,10 @@ def test_subset_gp_is_one_exact_expert_on_its_rows(case, toy):
 
 
 def test_the_witness_alone_recovers_a_smooth_function_with_its_noise():
-    generator = torch.Generator().manual_seed(0)
-    inputs = 4 * torch.rand(500, 2, generator=generator, dtype=torch.float64) - 2
+    draws = Draws()
+    inputs = 4 * draws.uniform(500, 2) - 2
     clean = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
-    noisy = clean + 0.05 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+    noisy = clean + 0.05 * draws.normal(clean.shape)
     peer = WitnessAlone.fit((inputs[:400], noisy[:400]), (inputs[400:450], noisy[400:450]))
     prediction = peer.predict(inputs[450:])
     assert float((prediction.mean - clean[450:]).square().mean().sqrt()) < 0.05

@@ -27,18 +27,13 @@ laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch
 
 @pytest.fixture
 def bundle() -> Bundle:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(150, 3, generator=generator)
+    inputs = torch.randn(150, 3, generator=torch.Generator().manual_seed(0))
     targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
     networks = [mlp([3, 12, 2], activation=nn.Tanh, seed=seed).eval() for seed in range(5)]
-    return Bundle(
-        network=networks[0],
-        members=networks[1:],
-        dropout_network=mlp([3, 12, 2], activation=nn.Tanh, dropout=0.1).eval(),
-        train=(inputs[:100], targets[:100]),
-        validation=(inputs[100:], targets[100:]),
-        training={"epochs": 2, "batch_size": 64, "learning_rate": 1e-3, "together": True},
-    )
+    dropping = mlp([3, 12, 2], activation=nn.Tanh, dropout=0.1).eval()
+    train, validation = (inputs[:100], targets[:100]), (inputs[100:], targets[100:])
+    how = {"epochs": 2, "batch_size": 64, "learning_rate": 1e-3, "together": True}
+    return Bundle(networks[0], networks[1:], dropping, train, validation, training=how)
 
 
 @laplace

@@ -5,24 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from torch import nn
 
-from trustgp_experiments.peers.novelty import (
-    NEIGHBOURS,
-    NOVELTY,
-    RIDGES,
-    Gaussians,
-    Known,
-    NoveltyPeer,
-    kept_directions,
-    last_layer,
-)
+from trustgp_experiments.peers import novelty
+from trustgp_experiments.peers.novelty import NOVELTY, Gaussians, NoveltyPeer, last_layer
 
 DIM, CLASSES = 6, 3
-
-
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def network() -> nn.Module:
@@ -34,10 +23,10 @@ def network() -> nn.Module:
 
 def rows(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(n) % CLASSES
-    return numbers(n, 4, seed=seed) + labels[:, None], labels
+    return normal(n, 4, seed=seed) + labels[:, None], labels
 
 
-TRAIN, HELD, NEW = rows(90, 1), rows(60, 2), 2.0 * numbers(25, 4, seed=5)
+TRAIN, HELD, NEW = rows(90, 1), rows(60, 2), 2.0 * normal(25, 4, seed=5)
 
 
 def features(inputs: torch.Tensor) -> np.ndarray:
@@ -52,7 +41,7 @@ def logits(inputs: torch.Tensor) -> np.ndarray:
 
 def peer(name: str, train=None, own: nn.Module | None = None) -> NoveltyPeer:
     own = network() if own is None else own
-    return NoveltyPeer(own, NOVELTY[name](Known.by(own, train or TRAIN, HELD)))
+    return NoveltyPeer(own, NOVELTY[name](novelty.Known.by(own, train or TRAIN, HELD)))
 
 
 def scores(name: str, inputs: torch.Tensor = NEW) -> np.ndarray:
@@ -100,7 +89,7 @@ def likeliest_ridge(train: torch.Tensor, held: torch.Tensor, *, shared: bool) ->
         place = {kind: at for at, kind in enumerate(kinds)}
         return -sum(log_normal(r, means[place[c]], spreads[place[c]]) for r, c in zip(h, y, strict=True))
 
-    return min(RIDGES, key=loss)
+    return min(novelty.RIDGES, key=loss)
 
 
 def distances(labels: torch.Tensor, held: torch.Tensor, *, shared: bool) -> np.ndarray:
@@ -123,20 +112,16 @@ def test_the_density_is_a_mixture_of_the_classes_gaussians():
     ridge = likeliest_ridge(labels, HELD[1], shared=False)
     means, spreads = by_class(labels, ridge, shared=False)
     shares = [float((labels == c).double().mean()) for c in range(CLASSES)]
-    expected = [
-        -np.log(
-            sum(p * np.exp(log_normal(row, m, s)) for p, m, s in zip(shares, means, spreads, strict=True))
-        )
-        for row in features(NEW)
-    ]
+    parts = list(zip(shares, means, spreads, strict=True))
+    expected = [-np.log(sum(p * np.exp(log_normal(h, m, s)) for p, m, s in parts)) for h in features(NEW)]
     alike(peer("DDU density", (TRAIN[0], labels)).score(NEW).numpy(), np.array(expected))
 
 
 def test_a_class_without_rows_has_no_gaussian_and_a_feature_that_never_moves_breaks_nothing():
-    h, labels = numbers(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
+    h, labels = normal(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
     classes = Gaussians.fit(h, labels, (h[:10], labels[:10]))
     assert classes.means.shape == (2, 3)
-    assert torch.isfinite(classes.log_density(numbers(5, 3, seed=2))).all()
+    assert torch.isfinite(classes.log_density(normal(5, 3, seed=2))).all()
     h[:, 1] = 0.0
     classes = Gaussians.fit(h, labels, (h[:10], labels[:10]))
     moved = h[:1] + torch.tensor([0.0, 1.0, 0.0]).double()
@@ -147,10 +132,10 @@ def test_a_class_without_rows_has_no_gaussian_and_a_feature_that_never_moves_bre
 def test_neighbours_are_counted_by_angle_or_by_distance():
     train, new = features(TRAIN[0]), features(NEW)
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (train, new)]
-    cosines = np.sort(1.0 - unit[1] @ unit[0].T, axis=1)[:, NEIGHBOURS - 1]
+    cosines = np.sort(1.0 - unit[1] @ unit[0].T, axis=1)[:, novelty.NEIGHBOURS - 1]
     alike(scores("kNN, cosine"), cosines)
     lengths = np.linalg.norm(new[:, None] - train[None], axis=2)
-    alike(scores("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
+    alike(scores("kNN, Euclidean"), np.sort(lengths, axis=1)[:, novelty.NEIGHBOURS - 1])
 
 
 def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_kept():
@@ -162,7 +147,7 @@ def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_ke
     alpha = logits(TRAIN[0]).max(axis=1).mean() / np.linalg.norm(train @ rest, axis=1).mean()
     energy = -np.log(np.exp(logits(NEW)).sum(axis=1))
     alike(scores("ViM"), alpha * np.linalg.norm(new @ rest, axis=1) + energy)
-    assert [kept_directions(width) for width in (6, 767, 800, 2048)] == [3, 383, 512, 1000]
+    assert [novelty.kept_directions(width) for width in (6, 767, 800, 2048)] == [3, 383, 512, 1000]
 
 
 @pytest.mark.parametrize("name", NOVELTY)

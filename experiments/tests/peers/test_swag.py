@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws, normal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -12,19 +13,18 @@ HOW = {"epochs": 5, "batch_size": 32, "learning_rate": 0.01}
 
 
 def bundle(*, classes: bool = False) -> Bundle:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(150, 3, generator=generator)
-    targets = torch.stack([inputs.sum(dim=1).sin()] * 2, dim=1)
-    targets, how = targets + 0.1 * torch.randn(targets.shape, generator=generator), HOW
+    draws, how = Draws(), HOW
+    inputs, noise = draws.normal(150, 3, dtype=torch.float32), draws.normal(150, 2, dtype=torch.float32)
+    targets = torch.stack([inputs.sum(dim=1).sin()] * 2, dim=1) + 0.1 * noise
     if classes:
         targets, how = (targets[:, 0] > 0).long(), {**HOW, "loss": cross_entropy}
-    network = train(mlp([3, 8, 2], activation=nn.Tanh), inputs[:100], targets[:100], **how)
     train_rows, validation = (inputs[:100], targets[:100]), (inputs[100:], targets[100:])
+    network = train(mlp([3, 8, 2], activation=nn.Tanh), *train_rows, **how)
     return Bundle(network, [], None, train_rows, validation, training=how)
 
 
 def test_moments_deviations_and_draws_are_those_of_the_paper():
-    vectors = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    vectors = normal(30, 3)
     seen = WeightMoments()
     for vector in vectors:
         seen.add(vector)

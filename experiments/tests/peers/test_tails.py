@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import Draws
 from scipy import stats
 from torch import nn
 
@@ -46,9 +47,8 @@ def test_factor_and_degrees_of_freedom_are_those_of_the_draws():
 
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_prediction_with_tails_has_their_density_and_second_moment(shape):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(300, 3, generator=generator, dtype=torch.float64)
-    targets = torch.randn(300, *shape, generator=generator, dtype=torch.float64)
+    draws = Draws()
+    inputs, targets = draws.normal(300, 3), draws.normal(300, *shape)
     network = mlp([3, 8, 2 if shape else 1], activation=nn.Tanh).double().eval()
     if not shape:
         network = nn.Sequential(network, nn.Flatten(0))
@@ -64,8 +64,7 @@ def test_a_prediction_with_tails_has_their_density_and_second_moment(shape):
     torch.testing.assert_close(said.distribution.variance, said.variance)
 
 
-def test_rows_that_are_far_off_are_as_rare_as_for_trustgp():
-    generator = torch.Generator().manual_seed(0)
+def test_rows_that_are_far_off_are_as_rare_as_for_trustgp(generator):
     inputs, targets = torch.randn(120, 3, generator=generator), torch.randn(120, 2, generator=generator)
     networks = [mlp([3, 8, 2], seed=seed).eval() for seed in range(3)]
     train, validation = (inputs[:80], targets[:80]), (inputs[80:], targets[80:])

@@ -10,8 +10,7 @@ from trustgp_experiments.peers import mlp, train, train_many
 
 
 def rows(n: int = 90):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(n, 2, generator=generator)
+    inputs = torch.randn(n, 2, generator=torch.Generator().manual_seed(0))
     return inputs, torch.stack([inputs[:, 0].sin(), inputs.prod(1)], dim=1)
 
 

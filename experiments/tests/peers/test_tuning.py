@@ -2,16 +2,16 @@
 
 import pytest
 import torch
+from draws import Draws
 from scipy.optimize import minimize, minimize_scalar
 
 from trustgp_experiments.peers.tuning import held_out_nll, likeliest_noise, likeliest_scale
 
 
 def test_likeliest_noise_is_where_scipy_finds_it():
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.rand(400, 3, generator=generator, dtype=torch.float64)
-    true = torch.tensor([0.01, 0.3, 5.0], dtype=torch.float64)
-    error = torch.randn(400, 3, generator=generator, dtype=torch.float64) * (spread + true).sqrt()
+    draws, true = Draws(), torch.tensor([0.01, 0.3, 5.0], dtype=torch.float64)
+    spread = draws.uniform(400, 3)
+    error = draws.normal(400, 3) * (spread + true).sqrt()
     found = likeliest_noise(error, spread)
     for c in range(3):
 
@@ -26,9 +26,8 @@ def test_likeliest_noise_is_where_scipy_finds_it():
 
 def drawn(scale: float, noise: torch.Tensor, n: int = 3000):
     """Errors whose variance is c v + noise, and v."""
-    generator = torch.Generator().manual_seed(1)
-    spread = torch.rand(n, len(noise), generator=generator, dtype=torch.float64).square()
-    error = torch.randn(spread.shape, generator=generator, dtype=torch.float64)
+    draws = Draws(1)
+    spread, error = draws.uniform(n, len(noise)).square(), draws.normal(n, len(noise))
     return error * (scale * spread + noise).sqrt(), spread
 
 
@@ -40,9 +39,7 @@ def test_likeliest_scale_is_where_scipy_finds_it():
         free = torch.as_tensor(logs).exp()
         return held_out_nll(error, free[0] * spread + free[1:])
 
-    best = minimize(
-        loss, [0.0, 0.0, 0.0, 0.0], method="Nelder-Mead", options={"fatol": 1e-12, "maxiter": 4000}
-    )
+    best = minimize(loss, [0.0] * 4, method="Nelder-Mead", options={"fatol": 1e-12, "maxiter": 4000})
     found = torch.cat([torch.tensor([scale], dtype=torch.float64), noise]).log()
     assert loss(found) <= best.fun + 1e-9
     for unit in (1e-6, 1e6):  # of the spread

@@ -28,9 +28,8 @@ def patch_study(name: str, patch: pytest.MonkeyPatch) -> None:
     if name == "transfer":
         from trustgp_experiments.studies.transfer import study as transfer
 
-        patch.setattr(
-            transfer, "trainings", lambda quick: [("barrett", "new motions"), ("barrett", "known motions")]
-        )
+        both = [("barrett", "new motions"), ("barrett", "known motions")]
+        patch.setattr(transfer, "trainings", lambda quick: both)
     if name == "distributed":
         from trustgp_experiments.studies.distributed import study as distributed
 

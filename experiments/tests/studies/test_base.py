@@ -15,36 +15,16 @@ import pytest
 import trustgp
 from trustgp_experiments.core import result as base
 from trustgp_experiments.core.benchmark import print_figures
-from trustgp_experiments.core.result import (
-    Column,
-    Figure,
-    Result,
-    Setting,
-    StudyError,
-    Table,
-    make_result,
-    provenance,
-    read_result,
-    write_json,
-    write_text,
-)
+from trustgp_experiments.core.result import Column, Setting, StudyError, Table, read_result
 from trustgp_experiments.core.storage import NUMBERS
 from trustgp_experiments.studies import STUDIES, run_study
 
 
-def a_result() -> Result:
+def a_result() -> base.Result:
     columns = [Column("method", -1), Column("sarcos", 2, "low", "nat")]
     table = Table("NLL", columns, [["ours", [-1.5, 0.1]], ["theirs", None]], note="A note.")
-    return Result(
-        "toy",
-        "Is it so?",
-        ["Two rows."],
-        [table],
-        [Figure("bands.png", "Bands")],
-        ["It is."],
-        {"deep": {"list": [1, 2.5, None]}},
-        {"quick": False},
-    )
+    said = ["Two rows."], [table], [base.Figure("bands.png", "Bands")], ["It is."]
+    return base.Result("toy", "Is it so?", *said, {"deep": {"list": [1, 2.5, None]}}, {"quick": False})
 
 
 class Counted:
@@ -127,9 +107,8 @@ def test_numbers_beside_a_result_are_rounded_and_its_tables_are_made_of_them(tmp
     )
     monkeypatch.setitem(sys.modules, "trustgp_experiments.studies.made_up.study", module)
     setting = Setting(tmp_path)
-    made = make_result(
-        setting, "made_up", "Is it so?", [], {"n": 1.23456, "m": (1e-9 / 3,)}, module.summarise
-    )
+    numbers = {"n": 1.23456, "m": (1e-9 / 3,)}
+    made = base.make_result(setting, "made_up", "Is it so?", [], numbers, module.summarise)
     files = [made.write(tmp_path / name).with_name(NUMBERS) for name in "ab"]
     assert made.numbers == {"n": 1.235, "m": [3.333e-10]}
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -186,21 +165,21 @@ def test_damaged_and_foreign_files_and_wrong_fields_are_refused_by_name(tmp_path
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     for number in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="JSON compliant"):
-            write_json(tmp_path / "a.json", {"nll": number})
-    file = write_text(tmp_path / "page.html", "old")
+            base.write_json(tmp_path / "a.json", {"nll": number})
+    file = base.write_text(tmp_path / "page.html", "old")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_text(file, "new")
+        base.write_text(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_provenance_has_the_command_and_no_path_or_name_of_the_machine(tmp_path):
-    origin = provenance(Setting(tmp_path, seeds=2, quick=True), "toy", splits={"random": 0.8})
+    origin = base.provenance(Setting(tmp_path, seeds=2, quick=True), "toy", splits={"random": 0.8})
     expected = {"command": "trustgp study toy --seeds 2 --quick", "seeds": [0, 1], "quick": True}
     expected |= {"device": "CPU", "splits": {"random": 0.8}}
     assert expected.items() <= origin.items()

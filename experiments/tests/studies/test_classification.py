@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import Draws
 from torch import nn
 
 from trustgp.metrics import auroc, class_nll, entropy
@@ -11,39 +12,25 @@ from trustgp_experiments.datasets import Images
 from trustgp_experiments.peers import ClassAnswer
 from trustgp_experiments.peers.novelty import NOVELTY
 from trustgp_experiments.peers.registry import CLASS_METHODS, Fitted
+from trustgp_experiments.studies.classification import pairs
+from trustgp_experiments.studies.classification import scores as scoring
 from trustgp_experiments.studies.classification.pairs import (
     HELD_OUT,
     LETTERS,
     QUICK_ROWS,
-    TEXTURES,
-    TRAINED,
-    VALIDATION,
     ImageTraining,
     make_images,
-    shifts_of,
-    without,
 )
-from trustgp_experiments.studies.classification.scores import (
-    DECLARED,
-    ENTROPY,
-    SCORES,
-    detection_scores,
-    score_method,
-    threshold,
-)
+from trustgp_experiments.studies.classification.scores import SCORES, score_method, threshold
 from trustgp_experiments.studies.classification.study import SLOW, train_bundle
 
 NAMES = [method.name for method in CLASS_METHODS]
 EVERY = [*NAMES, *NOVELTY]
 
 
-# --- scores --------------------------------------------------------------------------------------
-
-
 def prediction(n: int, seed: int) -> ClassAnswer:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(n, 4, generator=generator, dtype=torch.float64)
-    spread = torch.rand(n, 4, generator=generator, dtype=torch.float64)
+    draws = Draws(seed)
+    logits, spread = draws.normal(n, 4), draws.uniform(n, 4)
     return ClassAnswer(logits, logits.softmax(dim=1), torch.ones(n, dtype=torch.bool), spread)
 
 
@@ -53,11 +40,11 @@ CASE = Case(ROWS, ROWS, {IN_DOMAIN: (torch.zeros(40, 1), LABELS), LETTERS: (torc
 
 
 def test_every_method_has_one_declared_score():
-    assert set(DECLARED) == set(NAMES)
-    assert set(DECLARED.values()) <= set(SCORES)
-    assert DECLARED["trustgp"] == "score"
+    assert set(scoring.DECLARED) == set(NAMES)
+    assert set(scoring.DECLARED.values()) <= set(SCORES)
+    assert scoring.DECLARED["trustgp"] == "score"
     sides = [{name: torch.rand(9).double() for name in SCORES} for _ in range(3)]
-    scores = detection_scores(*sides, by=ENTROPY)
+    scores = scoring.detection_scores(*sides, by=scoring.ENTROPY)
     assert scores["auroc"] == scores["auroc_entropy"]
     assert {f"auroc_{name}" for name in SCORES} < set(scores)
 
@@ -88,16 +75,12 @@ def test_a_novelty_peer_is_scored_on_novel_images_only():
 
 
 def test_a_threshold_lets_no_more_familiar_rows_pass_than_promised():
-    generator = torch.Generator().manual_seed(0)
-    shares = []
+    draws, shares = Draws(), []
     for _ in range(400):
-        rows = torch.randn(1099, generator=generator, dtype=torch.float64)
+        rows = draws.normal(1099)
         shares.append(float((rows[99:] > threshold(rows[:99], 0.05)).double().mean()))
     assert sum(shares) / len(shares) == pytest.approx(0.05, abs=0.005)
     assert threshold(torch.arange(10.0), 0.01) == 9.0  # too few: the largest
-
-
-# --- images -----------------------------------------------------------------------------------------
 
 
 def test_the_parts_share_no_image_and_are_scaled_by_the_training_pixels(monkeypatch):
@@ -109,8 +92,8 @@ def test_the_parts_share_no_image_and_are_scaled_by_the_training_pixels(monkeypa
     assert len(pixels.unique(dim=0)) == len(pixels)
     assert float(case.train[0].mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(case.train[0].std()) == pytest.approx(1.0, abs=1e-5)
-    assert shifts_of(list(case.tests)) == ["rotated 30", "noisy 0.2"]
-    assert all(case.tests[name][1] is None for name in (LETTERS, TEXTURES, "mnist"))
+    assert pairs.shifts_of(list(case.tests)) == ["rotated 30", "noisy 0.2"]
+    assert all(case.tests[name][1] is None for name in (LETTERS, pairs.TEXTURES, "mnist"))
     assert torch.equal(case.tests["rotated 30"][1], case.tests[IN_DOMAIN][1])
     eight = make_images("mnist-8", seed=3, quick=True)
     assert set(eight.tests) == {IN_DOMAIN, HELD_OUT}
@@ -120,30 +103,30 @@ def test_the_parts_share_no_image_and_are_scaled_by_the_training_pixels(monkeypa
 
 def test_classes_are_renumbered_without_those_held_out():
     images = Images(torch.arange(10, dtype=torch.uint8)[:, None, None].expand(10, 2, 2), torch.arange(10))
-    (pixels, labels), (novel, kinds) = without(images, (6, 2))
+    (pixels, labels), (novel, kinds) = pairs.without(images, (6, 2))
     assert labels.tolist() == list(range(8))
     assert (255 * pixels[:, 0, 0, 0]).round().int().tolist() == [0, 1, 3, 4, 5, 7, 8, 9]
     assert kinds.tolist() == [2, 6]
     assert len(novel) == 2
-    (_, same), (none, _) = without(images, ())
+    (_, same), (none, _) = pairs.without(images, ())
     assert same.tolist() == list(range(10))
     assert len(none) == 0
 
 
 def test_five_seeds_hold_out_every_class_once_and_ten_no_pair_twice():
     training = ImageTraining.of("fashion_mnist-8")
-    pairs = [training.held_out(seed) for seed in range(10)]
-    assert sorted(label for pair in pairs[:5] for label in pair) == list(range(10))
-    assert len({frozenset(pair) for pair in pairs}) == 10
+    held_out = [training.held_out(seed) for seed in range(10)]
+    assert sorted(label for pair in held_out[:5] for label in pair) == list(range(10))
+    assert len({frozenset(pair) for pair in held_out}) == 10
     assert ImageTraining.of("mnist").held_out(3) == ()
-    assert [ImageTraining.of(name).classes for name in TRAINED] == [10, 10, 8, 8]
+    assert [ImageTraining.of(name).classes for name in pairs.TRAINED] == [10, 10, 8, 8]
 
 
 def test_all_images_are_used_and_the_seed_chooses_those_that_validate(data_root):
     if not (data_root / "mnist").is_dir():
         pytest.skip("no images here")
     one, other = (make_images("mnist-8", seed=seed, quick=False) for seed in (0, 5))
-    assert one.sizes["validation"] == VALIDATION
+    assert one.sizes["validation"] == pairs.VALIDATION
     assert 40_000 < one.sizes["train"] + one.sizes["validation"] < 60_000
     assert one.sizes[IN_DOMAIN] + one.sizes[HELD_OUT] == 10_000
     assert other.sizes["train"] != one.sizes["train"]

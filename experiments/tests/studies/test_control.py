@@ -2,23 +2,17 @@
 
 import torch
 
-from trustgp_experiments.datasets.arm import (
-    TYPICAL_TORQUE,
-    friction_torque,
-    inverse_dynamics,
-    random_motion,
-    states,
-)
+from trustgp_experiments.datasets import arm
 from trustgp_experiments.studies.control import study as control
 
 
 def test_true_torques_track_and_wrong_ones_need_the_fallback():
     """Would catch wrong dynamics: with the true torques the arm stays on its path, soft as it is."""
     times = torch.arange(80, dtype=torch.float64) * control.STEP
-    path = torch.stack(states(random_motion("slow", 1, torch.Generator().manual_seed(0)), times))
+    path = torch.stack(arm.states(arm.random_motion("slow", 1, torch.Generator().manual_seed(0)), times))
     rows = torch.cat(list(path[:, :, :: control.HOLD]), dim=-1)
-    true = inverse_dynamics(*rows[0].split(7, dim=1)) + friction_torque(rows[0][:, 7:14])
-    size = torch.tensor(TYPICAL_TORQUE, dtype=torch.float64)
+    true = arm.inverse_dynamics(*rows[0].split(7, dim=1)) + arm.friction_torque(rows[0][:, 7:14])
+    size = torch.tensor(arm.TYPICAL_TORQUE, dtype=torch.float64)
     trusted, flagged = torch.zeros(1, 40, dtype=torch.bool), torch.ones(1, 40, dtype=torch.bool)
     both = torch.stack([trusted, flagged])
     right, _ = control.track(path, true[None], both, size)

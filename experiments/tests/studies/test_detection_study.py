@@ -12,51 +12,12 @@ from torch.nn.functional import normalize
 from trustgp.detection import BoxTargets, Detection
 from trustgp.metrics import auroc, fpr95
 from trustgp_experiments.peers.novelty import Gaussians
-from trustgp_experiments.studies.detection.bootstrap import (
-    DRAWS,
-    auroc_draws,
-    caught_draws,
-    figure,
-    mean_draws,
-    merged,
-    resampled,
-)
-from trustgp_experiments.studies.detection.peers import (
-    Decoder,
-    Detected,
-    FeatureScores,
-    dropping,
-    find,
-    member_temperature,
-    tempered,
-    with_background,
-)
-from trustgp_experiments.studies.detection.scores import (
-    LATENT,
-    OURS,
-    Answer,
-    Judged,
-    Methods,
-    _several,
-    all_answers,
-    calibration,
-    calibration_error,
-    edge_noises,
-    hits,
-    largest_by_picture,
-    on_novel,
-    separation,
-)
-from trustgp_experiments.studies.detection.worlds import (
-    DETECTORS,
-    FAMILIAR,
-    NOVEL,
-    STARTS,
-    TRAINED,
-    PictureSet,
-    first_fitted,
-    make_scenes,
-)
+from trustgp_experiments.studies.detection import bootstrap, peers, worlds
+from trustgp_experiments.studies.detection import scores as scoring
+from trustgp_experiments.studies.detection.bootstrap import DRAWS
+from trustgp_experiments.studies.detection.peers import Detected, find, tempered
+from trustgp_experiments.studies.detection.scores import LATENT, OURS, Answer
+from trustgp_experiments.studies.detection.worlds import FAMILIAR, NOVEL, PictureSet
 from trustgp_experiments.training.detector_network import trained
 
 LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)
@@ -98,12 +59,12 @@ def test_a_pass_without_dropout_is_the_detector_itself():
         for name in ("dropout", "activation_dropout", "attention_dropout"):
             if hasattr(part, name):
                 setattr(part, name, 0.0)
-    decoder = Decoder(network)
+    decoder = peers.Decoder(network)
     with torch.no_grad():
         output = decoder(images)
         image, query = torch.tensor([0, 1]), torch.tensor([3, 5])
         chances, boxes = decoder.again(image, query, torch.tensor([48.0] * 4), 3)
-    expected = with_background(output.logits, 2)[image, query].softmax(dim=1)
+    expected = peers.with_background(output.logits, 2)[image, query].softmax(dim=1)
     assert boxes.shape == (3, 2, 4)
     torch.testing.assert_close(chances, expected.expand(3, -1, -1), rtol=1e-4, atol=1e-5)
     assert not network.model.decoder.training
@@ -111,19 +72,18 @@ def test_a_pass_without_dropout_is_the_detector_itself():
 
 def test_an_object_is_found_once_by_the_surest_detection():
     boxes = [[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 31], [40, 40, 45, 45]]
-    target, label = hits(made_up(boxes, [objects(0, 1)]))
+    target, label = scoring.hits(made_up(boxes, [objects(0, 1)]))
     assert target.tolist() == [0, -1, 1, -1]
     assert label.tolist() == [0, 2, 1, 2]
 
 
 def test_foreign_detections_lie_on_objects_of_unknown_classes():
     boxes = [[0.0, 0, 10, 10], [20, 20, 30, 28], [33, 33, 40, 40], [20, 20, 30, 30]]
-    mask = on_novel(made_up(boxes, [objects(0, 4), objects()], [0, 0, 0, 1]))
+    mask = scoring.on_novel(made_up(boxes, [objects(0, 4), objects()], [0, 0, 0, 1]))
     assert mask.tolist() == [False, True, False, False]
 
 
-def test_the_calibration_error_is_the_gap_over_bins():
-    generator = torch.Generator().manual_seed(0)
+def test_the_calibration_error_is_the_gap_over_bins(generator):
     confidence = torch.rand(200, generator=generator, dtype=torch.float64)
     correct = (torch.rand(200, generator=generator) < 0.5).double()
     expected = 0.0
@@ -132,33 +92,33 @@ def test_the_calibration_error_is_the_gap_over_bins():
         if bool(inside.any()):
             expected += float((confidence[inside] - correct[inside]).mean().abs() * inside.sum() / 200)
     weights = torch.ones(1, 200, dtype=torch.float64)
-    assert float(calibration_error(confidence, correct, weights)) == pytest.approx(expected, rel=1e-9)
+    assert float(scoring.calibration_error(confidence, correct, weights)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_members_that_agree_share_no_information():
     same = torch.tensor([[[0.7, 0.2, 0.1]]]).repeat(3, 5, 1)
-    none = _several(same, torch.zeros(3, 5, 4)).scores["mutual information"]
+    none = scoring._several(same, torch.zeros(3, 5, 4)).scores["mutual information"]
     torch.testing.assert_close(none, torch.zeros(5).double(), atol=1e-6, rtol=0)
     different = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]])
-    one = _several(different, torch.zeros(2, 1, 4)).scores["mutual information"]
+    one = scoring._several(different, torch.zeros(2, 1, 4)).scores["mutual information"]
     assert float(one) == pytest.approx(float(torch.tensor(2.0).log()), rel=1e-6)
 
 
 def test_a_picture_has_the_novelty_of_its_most_novel_detection():
     pictures_of = made_up([[0.0] * 4] * 3, [objects()] * 3, [0, 0, 2])
-    largest = largest_by_picture(torch.tensor([0.2, 0.7, 0.1]), pictures_of)
+    largest = scoring.largest_by_picture(torch.tensor([0.2, 0.7, 0.1]), pictures_of)
     assert largest.tolist() == pytest.approx([0.7, -torch.inf, 0.1])
 
 
 def test_scores_that_are_larger_on_novel_things_separate_them(detected):
-    answers = {name: all_answers(detected, Methods(2.0)) for name in (FAMILIAR, NOVEL)}
+    answers = {name: scoring.all_answers(detected, scoring.Methods(2.0)) for name in (FAMILIAR, NOVEL)}
     for shift, methods in zip((0.0, 2.0), answers.values(), strict=True):
         value = torch.linspace(0, 1, len(detected.image)) + shift
         chances = methods["softmax"].probabilities
         methods[OURS] = Answer(chances, value, detected.boxes, novelty={LATENT: value})
     world = detected.pictures
     novel = PictureSet(world.images, [BoxTargets(t.boxes, t.labels + 2) for t in world.things], 2)
-    separated = separation(answers, {FAMILIAR: detected, NOVEL: replace(detected, pictures=novel)})
+    separated = scoring.separation(answers, {FAMILIAR: detected, NOVEL: replace(detected, pictures=novel)})
     assert separated[OURS][NOVEL][LATENT]["auroc"][0] == 1.0
     assert separated["softmax"][NOVEL].keys() == {"entropy"}
     assert separated["energy"][NOVEL].keys() == {LATENT}  # the softmax is the detector's
@@ -168,24 +128,23 @@ def test_calibration_scores_only_detections_of_an_object():
     shift = torch.linspace(-1, 1, 30)
     boxes = [[0.0, 0.0, 10.0 + float(s), 10.0] for s in shift]
     detections = made_up(boxes, [objects(0)] * 30, list(range(30)))
-    judged = Judged(detections, all_answers(detections, Methods(1.0)))
-    scores = calibration(judged, edge_noises(judged, judged))["softmax"]
+    judged = scoring.Judged(detections, scoring.all_answers(detections, scoring.Methods(1.0)))
+    scores = scoring.calibration(judged, scoring.edge_noises(judged, judged))["softmax"]
     assert scores["rows"] == [30, 30]
     assert scores["rms"][0] == pytest.approx(float((shift.square().mean() / 4).sqrt()), rel=1e-4)
     assert scores["within 0.95"][0] >= 0.95
 
 
-def test_a_draw_is_the_score_of_the_pictures_that_were_drawn():
-    generator = torch.Generator().manual_seed(0)
+def test_a_draw_is_the_score_of_the_pictures_that_were_drawn(generator):
     images = [torch.randint(6, (20,), generator=generator) for _ in range(2)]
     scores = [torch.rand(20, generator=generator).round(decimals=1) for _ in range(2)]
-    counts = resampled(6, seed=3)
+    counts = bootstrap.resampled(6, seed=3)
     assert counts.shape == (1 + DRAWS, 6)
     assert bool((counts.sum(dim=1) == 6).all())
     here, there = (counts[:, image] for image in images)
-    areas = auroc_draws(scores[0], here, scores[1], there)
-    shares = caught_draws(scores[0], here, scores[1], there, alarms=0.05)
-    means = mean_draws(scores[0], here)
+    areas = bootstrap.auroc_draws(scores[0], here, scores[1], there)
+    shares = bootstrap.caught_draws(scores[0], here, scores[1], there, alarms=0.05)
+    means = bootstrap.mean_draws(scores[0], here)
     for draw in (0, 1, 17, DRAWS):
         rows = [
             torch.cat([score[image == i].repeat(int(k)) for i, k in enumerate(counts[draw])])
@@ -198,39 +157,35 @@ def test_a_draw_is_the_score_of_the_pictures_that_were_drawn():
 
 def test_seeds_are_averaged_and_intervals_are_of_the_draws():
     draws = [[float(k)] + [k + i / DRAWS for i in range(DRAWS)] for k in (1, 3)]
-    one = figure(draws)
+    one = bootstrap.figure(draws)
     assert one["mean"] == 2.0
     assert one["seeds"] == [1.0, 3.0]
     assert (one["low"], one["high"]) == pytest.approx((2.025, 2.975), abs=0.01)
-    assert merged([{"a": draws[0], "b": "x"}, {"a": draws[1], "b": "y"}]) == {"a": one, "b": "x"}
+    assert bootstrap.merged([{"a": draws[0], "b": "x"}, {"a": draws[1], "b": "y"}]) == {"a": one, "b": "x"}
 
 
-def test_feature_scores_are_those_of_detections_of_an_object():
+def test_feature_scores_are_those_of_detections_of_an_object(generator):
     """The formulas are compared with numpy in `peers/test_novelty.py`."""
-    generator = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (200,), generator=generator)  # 2: no object
     rows = torch.randn(200, 3, generator=generator).double() + 4.0 * labels[:, None]
     new = torch.randn(5, 3, generator=generator).double()
-    scores = FeatureScores.fit(rows, labels, 2, rows[:40], labels[:40])(new)
+    scores = peers.FeatureScores.fit(rows, labels, 2, rows[:40], labels[:40])(new)
     known, kinds, held = rows[labels < 2], labels[labels < 2], labels[:40] < 2
-    common, own = (
-        Gaussians.fit(known, kinds, (rows[:40][held], labels[:40][held]), shared=one) for one in (True, False)
-    )
+    held_rows = rows[:40][held], labels[:40][held]
+    common, own = (Gaussians.fit(known, kinds, held_rows, shared=one) for one in (True, False))
     torch.testing.assert_close(scores["Mahalanobis"][0], common.distances(new).amin(dim=1))
     torch.testing.assert_close(scores["DDU"][0], -own.log_density(new))
     fifth = 1.0 - (normalize(new, dim=1) @ normalize(known, dim=1).T).sort(dim=1).values[:, -5]
     torch.testing.assert_close(scores["nearest neighbours"][0], fifth)
 
 
-def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_ends():
-    generator = torch.Generator().manual_seed(0)
+def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_ends(generator):
     logits = 3 * torch.randn(4, 500, 3, generator=generator)
     labels = torch.multinomial((logits / 2).softmax(dim=2).mean(dim=0), 1, generator=generator)[:, 0]
     chances = logits.softmax(dim=2)
-    torch.testing.assert_close(
-        tempered(chances, 2.0), (logits.double() / 2).softmax(dim=2), atol=1e-6, rtol=0
-    )
-    best = member_temperature(chances, labels)
+    half = (logits.double() / 2).softmax(dim=2)
+    torch.testing.assert_close(tempered(chances, 2.0), half, atol=1e-6, rtol=0)
+    best = peers.member_temperature(chances, labels)
 
     def loss(temperature):
         return float(-tempered(chances, temperature).mean(dim=0).gather(1, labels[:, None]).log().mean())
@@ -238,22 +193,21 @@ def test_a_temperature_of_members_is_the_likeliest_and_another_rate_of_dropout_e
     assert loss(best) < min(loss(1.1 * best), loss(best / 1.1))
     decoder = conditional_detr().model.decoder
     before = [module.dropout for module in decoder.modules() if hasattr(module, "dropout")]
-    with dropping(decoder, 0.33):
+    with peers.dropping(decoder, 0.33):
         assert decoder.layers[0].dropout == 0.33
     assert [module.dropout for module in decoder.modules() if hasattr(module, "dropout")] == before
 
 
 def test_each_seed_judges_another_detector_on_pictures_that_did_not_train_it():
-    worlds = [make_scenes(seed=k, fitted=2, validated=2, tested=2) for k in range(3)]
-    assert [world.detector[0] for world in worlds] == list(DETECTORS)
-    world = worlds[0]
+    seeds = [worlds.make_scenes(seed=k, fitted=2, validated=2, tested=2) for k in range(3)]
+    assert [world.detector[0] for world in seeds] == list(worlds.DETECTORS)
+    world = seeds[0]
     assert world.fit.known == 2
     assert not torch.equal(world.fit.images, world.validation.images)
     assert not torch.equal(world.validation.images, world.tests[FAMILIAR].images)
-    starts = [
-        first_fitted(seed, 5000) for seed in range(STARTS)
-    ]  # the error bar is fitted to training pictures
+    # the error bar is fitted to training pictures
+    starts = [worlds.first_fitted(seed, 5000) for seed in range(worlds.STARTS)]
     assert starts == sorted(set(starts))
-    assert (starts[0], starts[-1] + 5000, first_fitted(STARTS, 5000)) == (0, TRAINED, 0)
+    assert (starts[0], starts[-1] + 5000, worlds.first_fitted(worlds.STARTS, 5000)) == (0, worlds.TRAINED, 0)
     with pytest.raises(ValueError, match="name='rovers' is unknown"):
         trained("rovers")

@@ -130,9 +130,8 @@ def test_the_page_is_well_formed_with_unique_ids_and_contains_all_that_it_shows(
     links = [link["href"] for link in elements.all("a")]
     assert len(links) > 5
     assert {link.removeprefix("#") for link in links} <= set(ids)
-    sources = [
-        value for _, given in elements.found for name, value in given.items() if name in ("src", "href")
-    ]
+    pairs = [pair for _, given in elements.found for pair in given.items()]
+    sources = [value for name, value in pairs if name in ("src", "href")]
     assert all(value.startswith(("data:image/", "#")) for value in sources)
     assert not elements.all("link")
     policy = next(m["content"] for m in elements.all("meta") if "http-equiv" in m)

@@ -6,29 +6,10 @@ import pytest
 import torch
 
 from trustgp_experiments.core.result import Setting
+from trustgp_experiments.studies.runtime import calls, fixtures
 from trustgp_experiments.studies.runtime import study as runtime
-from trustgp_experiments.studies.runtime.calls import (
-    COMPILED,
-    EAGER,
-    GRAPH,
-    ONNX,
-    RECORDED,
-    Calls,
-    Workload,
-    measure,
-    recorded,
-)
-from trustgp_experiments.studies.runtime.fixtures import (
-    DEFAULT,
-    ENSEMBLE,
-    KFAC,
-    LAST,
-    PLAIN,
-    SERIAL,
-    FittedCase,
-    ours,
-    quality,
-)
+from trustgp_experiments.studies.runtime.calls import COMPILED, EAGER, GRAPH, ONNX, RECORDED, Calls, Workload
+from trustgp_experiments.studies.runtime.fixtures import ENSEMBLE, KFAC, LAST, PLAIN, SERIAL, FittedCase, ours
 from trustgp_experiments.studies.runtime.networks import ResNet18, dropping, kinds
 from trustgp_experiments.studies.runtime.rows import NEW_TEXTURES, OBJECTS, TEXTURES, CaseSize, rectangles
 from trustgp_experiments.studies.runtime.timing import ENOUGH, Interleaved, Times, reason_of
@@ -105,9 +86,6 @@ def test_a_call_that_raises_has_a_short_reason_and_the_others_are_measured():
     assert len(reason_of(ValueError("word " * 100))) == 160
 
 
-# --- networks and rows --------------------------------------------------------------------------
-
-
 def test_a_dropping_copy_drops_but_keeps_its_batch_statistics():
     network = ResNet18(3, width=2).eval()
     noisy, images = dropping(network), torch.randn(4, 3, 8, 8)
@@ -157,9 +135,6 @@ def test_rectangles_are_ordered_from_left_to_right_and_painted_where_their_boxes
     assert single
 
 
-# --- a tiny network -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     """A tiny ResNet with everything fitted to it."""
@@ -175,18 +150,18 @@ def case(tmp_path_factory):
 
 def test_a_method_that_cannot_be_fitted_has_a_reason_and_the_others_are_scored_and_timed(case):
     """Would catch a failure of one peer that ends the study."""
-    found = quality(case)
+    found = fixtures.quality(case)
     assert found[KFAC]["nll"] is None  # batch normalisation
     assert found[KFAC]["reason"]
     assert found[ENSEMBLE]["nll"] is None  # not trained
-    for name in (PLAIN, SERIAL, ours(DEFAULT), *map(ours, ("large", "medium", "small"))):
+    for name in (PLAIN, SERIAL, ours(fixtures.DEFAULT), *map(ours, ("large", "medium", "small"))):
         assert found[name]["nll"] > 0
         assert 0.0 <= found[name]["auroc"] <= 1.0
         assert not found[name]["reason"]
     # "large" has no posterior of all rows, which has the square of a sketch's length
     assert found[ours("small")]["bytes"] < found[ours("medium")]["bytes"]
     assert found[ENSEMBLE]["bytes"] == 5 * found[PLAIN]["bytes"]
-    entries = measure(case, Workload(2, 1, [EAGER]), Interleaved(rounds=2, warm_up=1))
+    entries = calls.measure(case, Workload(2, 1, [EAGER]), Interleaved(rounds=2, warm_up=1))
     methods = {entry["method"]: entry for entry in entries}
     assert {PLAIN, SERIAL, ENSEMBLE, LAST, KFAC, ours("small")} <= set(methods)
     assert methods[KFAC]["reason"]
@@ -212,7 +187,7 @@ def test_a_recorded_call_gives_what_the_call_gives_for_new_inputs():
     network, inputs = torch.nn.Linear(3, 2).cuda(), torch.rand(5, 3, device="cuda")
     place = inputs.clone()
     with torch.no_grad():
-        play = recorded(lambda: network(place).relu(), inputs, place)
+        play = calls.recorded(lambda: network(place).relu(), inputs, place)
         inputs += 1.0
         (result,) = play()
         torch.testing.assert_close(result, network(inputs).relu())

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import normal
 
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.core.cases import IN_DOMAIN
@@ -14,14 +15,17 @@ from trustgp_experiments.studies.transfer.scores import KNOWN, NEW
 from trustgp_experiments.studies.transfer.study import FOREIGN_ROWS, QUICK_ROWS, TESTED, foreign, make_case
 
 
+def of_variance(variance: torch.Tensor) -> Prediction:
+    """Of zeros."""
+    zero, blank = torch.zeros_like(variance), torch.zeros(len(variance))
+    return Prediction(zero, variance, zero, zero, blank, blank.long(), blank == 0)
+
+
 def test_scores_are_those_of_the_definition():
-    targets = torch.randn(50, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = normal(50, 7)
 
     def predict(inputs, variance=0.25):
-        n = len(inputs)
-        zero, blank = torch.zeros(n, 7, dtype=torch.float64), torch.zeros(n)
-        spread = torch.full_like(zero, variance)
-        return Prediction(zero, spread, zero, zero, blank, blank.long(), torch.ones(n, dtype=torch.bool))
+        return of_variance(torch.full((len(inputs), 7), variance, dtype=torch.float64))
 
     tests = {IN_DOMAIN: (torch.zeros(50, 21), targets), "other": (torch.zeros(20, 21), targets[:20])}
     scores = score_method(Fitted("made up", True, 0.5, predict), tests, "cpu")["tests"]
@@ -39,12 +43,7 @@ def test_alarms_are_those_of_the_validation_rows_and_selection_counts_large_erro
     """Rows are their own std; the tenth with the largest is flagged, half of these have large errors."""
 
     def predict(inputs):
-        n = len(inputs)
-        zero, blank = torch.zeros(n, 1, dtype=torch.float64), torch.zeros(n)
-        std = inputs[:, :1].double()
-        return Prediction(
-            zero, std.square(), zero, zero, blank, blank.long(), torch.ones(n, dtype=torch.bool)
-        )
+        return of_variance(inputs[:, :1].double().square())
 
     rows = torch.arange(1.0, 101.0)[:, None]
     targets = torch.ones(100, 1, dtype=torch.float64)
@@ -57,9 +56,6 @@ def test_alarms_are_those_of_the_validation_rows_and_selection_counts_large_erro
     assert scores[IN_DOMAIN]["alarms"] == pytest.approx(0.05)
     assert scores["other"]["alarms"] == pytest.approx(0.55)
     assert scores["other"]["novelty_auroc"] is None
-
-
-# --- the real arms ----------------------------------------------------------------------------
 
 
 def test_other_recordings_are_tested_from_end_to_end_in_the_units_of_the_training_rows(data_root):
