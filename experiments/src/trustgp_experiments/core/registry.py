@@ -35,12 +35,8 @@ PEERS = (
     'pip install "./experiments[peers]"',
     "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch",
 )
-MODULES = {
-    "plots": ("matplotlib",),
-    "detection": ("transformers", "PIL"),
-    "hf": ("transformers",),
-    "peers": ("laplace",),
-}
+MODULES = {"plots": ["matplotlib"], "detection": ["transformers", "PIL"]}
+MODULES |= {"hf": ["transformers"], "peers": ["laplace"]}
 """By extra of the distribution, the modules whose presence is checked."""
 
 

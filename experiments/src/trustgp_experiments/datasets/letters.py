@@ -28,9 +28,8 @@ def draw_letters(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
     Letter, font, thickness, turn and shift are drawn from the seed, each evenly.
     """
     generator = torch.Generator().manual_seed(seed)
-    letters, fonts, thick = (
-        torch.randint(len(what), (n,), generator=generator).tolist() for what in (LETTERS, FONTS, THICKER)
-    )
+    counts = len(LETTERS), len(FONTS), len(THICKER)
+    letters, fonts, thick = (torch.randint(k, (n,), generator=generator).tolist() for k in counts)
     angle = (2 * torch.rand(n, generator=generator) - 1) * torch.pi * TURN / 180
     shift = (2 * torch.rand(n, 2, generator=generator) - 1) * 2 * SHIFT / SIDE
     glyphs = [_glyph(LETTERS[a], FONTS[b], THICKER[c]) for a, b, c in zip(letters, fonts, thick, strict=True)]

@@ -76,10 +76,9 @@ def split_groups(
     labels = groups.unique()
     tested, validated = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + validated >= len(labels):
-        fault = (
-            f"{len(labels)} groups, {tested} of them to test, {validated} to validate, leave none to train"
-        )
-        raise ValueError(f"{fault} on; pass smaller shares >= 0, or use split_blocks where groups are few.")
+        parts = f"{len(labels)} groups, {tested} of them to test, {validated} to validate,"
+        advice = "pass smaller shares >= 0, or use split_blocks where groups are few."
+        raise ValueError(f"{parts} leave none to train on; {advice}")
     parts = _shuffled(labels, seed).split([tested, validated, len(labels) - tested - validated])
     return Split(*(torch.isin(groups, part).nonzero()[:, 0] for part in parts[::-1]))
 

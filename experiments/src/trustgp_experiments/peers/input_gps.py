@@ -106,9 +106,8 @@ def _fitted(inputs: Tensor, targets: Tensor, first: int, seed: int, steps: int |
     exact = len(inputs) <= EXACT_ROWS
 
     def kernel(start: int, stop: int) -> Any:
-        inner = gpytorch.kernels.RBFKernel(
-            ard_num_dims=stop - start, batch_shape=batch, active_dims=tuple(range(start, stop))
-        )
+        columns = {"ard_num_dims": stop - start, "active_dims": tuple(range(start, stop))}
+        inner = gpytorch.kernels.RBFKernel(batch_shape=batch, **columns)
         inner.lengthscale = (stop - start) ** 0.5
         return gpytorch.kernels.ScaleKernel(inner, batch_shape=batch)
 

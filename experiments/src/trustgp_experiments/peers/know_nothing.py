@@ -35,10 +35,8 @@ class KnowNothing(NoisyPeer):
         first = next(bundle.network.parameters())
         targets = read_rows(bundle.train, name="train").targets.double()
         variance = targets.var(dim=0).clamp_min(1e-12)
-        none = torch.zeros((), dtype=torch.float64)
-        tails = Tails(
-            torch.ones_like(variance), torch.full_like(variance, DF), none, none.expand_as(variance)
-        )
+        one, none = torch.ones_like(variance), torch.zeros((), dtype=torch.float64)
+        tails = Tails(one, DF * one, none, none.expand_as(variance))
         plain = cls(targets.mean(dim=0).to(first), bundle.single, noise=variance, tails=tails)
         plain.against(bundle.validation)  # refuses targets of another shape
         return plain
@@ -76,11 +74,8 @@ class GatedKnowNothing:
 
     def predict(self, inputs: Inputs) -> Prediction:
         """Row by row one of the two; the novelty is 1/2 at the gate."""
-        inner, outer, distance = (
-            self.inner.predict(inputs),
-            self.outer.predict(inputs),
-            self.distances(inputs),
-        )
+        inner, outer = self.inner.predict(inputs), self.outer.predict(inputs)
+        distance = self.distances(inputs)
         beyond = (distance > self.threshold).reshape((-1,) + (1,) * (inner.mean.ndim - 1))
         parts = {name: torch.where(beyond, getattr(outer, name), getattr(inner, name)) for name in ROW_WISE}
         novelty = torch.nan_to_num(distance / (distance + self.threshold), nan=1.0).to(inner.novelty)

@@ -8,8 +8,8 @@ from typing import Any
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
-from . import classifiers, members
 from .bundle import Bundle
+from .classifiers import DropoutClassifier, EnsembleClassifier, SoftmaxClassifier
 from .conformal import QuantileConformal, SplitConformal
 from .deup import Deup
 from .fmgp import FixedMeanGP
@@ -18,6 +18,7 @@ from .input_gps import InputGP
 from .know_nothing import GatedKnowNothing, KnowNothing
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
+from .members import ConstantNoise, Ensemble, MCDropout, PropagatedDropout
 from .sampled import Swag, SwagClassifier
 from .sfr import Sfr
 from .size import shipped_bytes
@@ -98,8 +99,8 @@ def _untuned(peer: NoisyPeer, bundle: Bundle) -> NoisyPeer:
     return replace(peer, scale=1.0, tails=None).noisy(bundle.validation)
 
 
-def _dropout(bundle: Bundle) -> members.MCDropout:
-    fit = members.MCDropout.fit
+def _dropout(bundle: Bundle) -> MCDropout:
+    fit = MCDropout.fit
     return bundle.once("dropout", lambda: fit(bundle.dropping, *bundle.held, samples=20, seed=bundle.seed))
 
 
@@ -114,20 +115,16 @@ _dropped, _ensemble = (partial(_trained, trained=networks) for networks in ("dro
 METHODS = (
     Method("know-nothing", KnowNothing.fit),
     Method("gated know-nothing", GatedKnowNothing.fit),
-    Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
-    Method("network + noise, tails", lambda b: members.ConstantNoise.fit(b.network, *b.held, tails=True)),
-    _ensemble("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, *b.held)),
-    _ensemble(
-        "ensemble of 5, as trained", lambda b: members.Ensemble.fit(b.ensemble, b.validation, tune=False)
-    ),
+    Method("network + noise", lambda b: ConstantNoise.fit(b.network, b.validation)),
+    Method("network + noise, tails", lambda b: ConstantNoise.fit(b.network, *b.held, tails=True)),
+    _ensemble("ensemble of 5", lambda b: Ensemble.fit(b.ensemble, *b.held)),
+    _ensemble("ensemble of 5, as trained", lambda b: Ensemble.fit(b.ensemble, b.validation, tune=False)),
     _trained("heteroscedastic", heteroscedastic),
     _trained("heteroscedastic ensemble of 5", lambda b: heteroscedastic(b, members=5)),
     _dropped("MC-dropout 20", _dropout),
     _dropped("MC-dropout 20, untuned", lambda b: _untuned(_dropout(b), b)),
-    _dropped("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, *b.held)),
-    _dropped(
-        "rMC-dropout, untuned", lambda b: _untuned(members.PropagatedDropout.fit(b.dropping, *b.held), b)
-    ),
+    _dropped("rMC-dropout", lambda b: PropagatedDropout.fit(b.dropping, *b.held)),
+    _dropped("rMC-dropout, untuned", lambda b: _untuned(PropagatedDropout.fit(b.dropping, *b.held), b)),
     _trained("SWAG", Swag.fit),
     Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), *b.held, seed=b.seed)),
     Method("Laplace sampled, untuned", lambda b: _evidence(b, LaplaceSampled, seed=b.seed)),
@@ -158,13 +155,10 @@ INTERVAL_METHODS = (
 """Regression without a likelihood, whose predictions are `IntervalPrediction`s."""
 
 CLASS_METHODS = (
-    Method("softmax", lambda b: classifiers.SoftmaxClassifier(b.network)),
-    Method("temperature scaling", lambda b: classifiers.SoftmaxClassifier.fit(b.network, b.validation)),
-    _dropped(
-        "MC-dropout 20",
-        lambda b: classifiers.DropoutClassifier.fit(b.dropping, b.validation, samples=20, seed=b.seed),
-    ),
-    _ensemble("ensemble of 5", lambda b: classifiers.EnsembleClassifier.fit(b.ensemble, b.validation)),
+    Method("softmax", lambda b: SoftmaxClassifier(b.network)),
+    Method("temperature scaling", lambda b: SoftmaxClassifier.fit(b.network, b.validation)),
+    _dropped("MC-dropout 20", lambda b: DropoutClassifier.fit(b.dropping, b.validation, seed=b.seed)),
+    _ensemble("ensemble of 5", lambda b: EnsembleClassifier.fit(b.ensemble, b.validation)),
     _trained("SWAG", SwagClassifier.fit),
     Method("Laplace last layer", lambda b: _laplace_classes(b, True).tuned(b.validation)),
     Method("Laplace KFAC", lambda b: _laplace_classes(b, False).tuned(b.validation)),

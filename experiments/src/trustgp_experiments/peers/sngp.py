@@ -72,9 +72,8 @@ class DistanceAwareNetwork(nn.Module):
         for layer in self.hidden:
             new = self.activation(layer(h))
             h = h + new if new.shape == h.shape else new
-        return (2.0 / FEATURES) ** 0.5 * torch.cos(
-            h @ self.directions.T / self.log_length.exp() + self.phases
-        )
+        angles = h @ self.directions.T / self.log_length.exp() + self.phases
+        return (2.0 / FEATURES) ** 0.5 * torch.cos(angles)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(FEATURES**0.5 * self.features(inputs))

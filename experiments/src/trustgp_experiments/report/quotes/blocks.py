@@ -83,27 +83,16 @@ LIKELY = ("softmax", "temperature scaling", "MC-dropout 20", "ensemble of 5", "L
 LIKELY += ("Laplace KFAC, evidence", OURS)
 NOVEL = ("MC-dropout 20", "ensemble of 5", "Laplace KFAC, evidence", "energy", "relative Mahalanobis")
 NOVEL += ("kNN, cosine", "kNN, Euclidean", "DDU density", "ViM", OURS)
+FAMILIAR, COSTS = "Fashion-MNIST: test images like those that trained", "What it costs, and what it is worth"
+PROPER, SHIFTS = ("NLL", "ECE", "accuracy"), ("rotated 15", "rotated 45", "rotated 90", "noisy 0.2")
+PAID = ("fit s", "more training s", "MiB", "ms/image", "NLL", "mean AUROC")
+COSTED = (*LIKELY, "kNN, cosine", "DDU density")
+likely = partial(table, methods=LIKELY)
 CLASSES = {  # tables of the page on classes, and what it shows of them
-    "fashion": partial(
-        table,
-        title="Fashion-MNIST: test images like those that trained",
-        methods=LIKELY,
-        columns=("NLL", "ECE", "accuracy"),
-    ),
-    "distorted": partial(
-        table,
-        title="NLL on distorted Fashion-MNIST",
-        methods=LIKELY,
-        columns=("rotated 15", "rotated 45", "rotated 90", "noisy 0.2"),
-        spread=False,
-    ),
+    "fashion": partial(likely, title=FAMILIAR, columns=PROPER),
+    "distorted": partial(likely, title="NLL on distorted Fashion-MNIST", columns=SHIFTS, spread=False),
     "told": partial(table, title=f"{NEW_PAIRS}: AUROC", methods=NOVEL, spread=False),
-    "table": partial(
-        table,
-        title="What it costs, and what it is worth",
-        methods=(*LIKELY, "kNN, cosine", "DDU density"),
-        columns=("fit s", "more training s", "MiB", "ms/image", "NLL", "mean AUROC"),
-    ),
+    "table": partial(table, title=COSTS, methods=COSTED, columns=PAID),
 }
 UNTUNED = "Table 1 here, untuned, as in the paper"
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")

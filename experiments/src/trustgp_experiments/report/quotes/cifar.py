@@ -27,9 +27,8 @@ def table(stored: Stored) -> str:
     small, large = found["figures"].values()
     rows = [[name, *values[:4], "", *values[4:]] for name, values in PUBLISHED.items()]
     for name, tuned in TUNED.items():
-        (nll, ece, far), (other, _, further) = (
-            [_mean(one, name, key) for key in SCORES] for one in (small, large)
-        )
+        both = ([_mean(one, name, key) for key in SCORES] for one in (small, large))
+        (nll, ece, far), (other, _, further) = both
         cells = [number(nll, 4), number(ece, 4), number(far), number(other, 4), number(further)]
         rows.append([f"{name}, here", *cells, short(small.get(name, {}).get("fit s")), tuned])
     columns = ["", "NLL, ResNet-20", "ECE", "turned", "NLL, ResNet-56", "turned", "fit, s", "tuned on"]

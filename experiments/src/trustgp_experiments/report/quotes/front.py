@@ -5,19 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...core.claim import tally as counted
-from .comparisons import (
-    CORRECTED,
-    IN_DOMAIN,
-    OURS,
-    SPLITS,
-    WITNESS,
-    Place,
-    StoredCase,
-    cases,
-    kinds_of,
-    other_tests,
-    stored_cases,
-)
+from . import comparisons
+from .comparisons import CORRECTED, IN_DOMAIN, OURS, SPLITS, WITNESS, Place, StoredCase, cases, stored_cases
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
@@ -70,13 +59,14 @@ def tally(stored: Stored) -> str:
 def _groups(stored: Stored) -> dict[str, Places]:
     """Cases of arms by kind of rows, then tables, if they were run."""
     tabled = [(case, IN_DOMAIN) for case in stored_cases(stored, "tables")]
-    return {**kinds_of(cases(stored, "transfer")), **({"tables": tabled} if tabled else {})}
+    return {**comparisons.kinds_of(cases(stored, "transfer")), **({"tables": tabled} if tabled else {})}
 
 
 def sequences_tally(stored: Stored) -> str:
     """The same of networks for windows of states, against all peers; then the other findings of the study."""
     found = cases(stored, "sequence")
-    places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": list(other_tests(found))}
+    others = list(comparisons.other_tests(found))
+    places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": others}
     return f"{_counts(places, found[0].peers)}\n\n{bullets(stored.study('sequence')['findings'][-2:])}"
 
 
@@ -131,7 +121,7 @@ def transfer(stored: Stored) -> str:
 
 def zero_shot(stored: Stored) -> str:
     """On other arms: who has the lower NLL beyond the interval."""
-    places = kinds_of(cases(stored, "transfer"))["other arms"]
+    places = comparisons.kinds_of(cases(stored, "transfer"))["other arms"]
     gaps = [gap for case, test in places if (gap := case.against(FORM, OURS, test=test)) is not None]
     counts = Counter(gap.verdict for gap in gaps)
     worst = {

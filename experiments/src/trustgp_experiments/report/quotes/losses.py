@@ -18,18 +18,15 @@ def block(stored: Stored) -> str:
 
 def lost(group: Group) -> str:
     """In how many places each peer is ahead, and where by most; empty where none is."""
-    ahead = [
-        (peer, gap, place) for place in group.places for peer, gap in place[0].ahead(place[1], group.key)
-    ]
+    ahead = [(peer, gap, at) for at in group.places for peer, gap in at[0].ahead(at[1], group.key)]
     parts = [case.against(OURS, WITNESS, group.key, test) for case, test in group.places]
     witness = sum(part is not None and part.verdict == "worse" for part in parts)
     if not ahead and not witness:
         return ""
     texts = []
     if ahead:
-        most = [
-            f"`{name}` in {count}" for name, count in Counter(one[0] for one in ahead).most_common(MAX_NAMED)
-        ]
+        counts = Counter(one[0] for one in ahead).most_common(MAX_NAMED)
+        most = [f"`{name}` in {count}" for name, count in counts]
         peer, gap, place = max(ahead, key=lambda one: abs(one[1].mean))
         texts = [f"{listed(most)}, by most `{peer}` by {abs(gap.mean):.{group.digits}f} ({_named(place)})"]
     texts += [f"the witness alone, a part of trustgp, in {witness}"] if witness else []

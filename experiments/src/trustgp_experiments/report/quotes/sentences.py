@@ -86,13 +86,10 @@ def compared(group: Group) -> Sentence:
 
 def _rival(places: Sequence[Place], peer: str, verdicts: Sequence[str], key: str) -> Rival:
     """The means over all cases are compared seed by seed."""
-    means = [
-        [
-            fmean(seed)
-            for seed in zip(*(case.values(method, key, test) or () for case, test in places), strict=True)
-        ]
-        for method in (OURS, peer)
-    ]
+    means = []
+    for method in (OURS, peer):
+        values = (case.values(method, key, test) or () for case, test in places)
+        means.append([fmean(seed) for seed in zip(*values, strict=True)])
     overlap = max(case.overlap(test) for case, test in places)
     return Rival(peer, verdicts, paired(*means, overlap=overlap, lower_is_better=key not in HIGHER))
 
@@ -130,10 +127,8 @@ def calls(stored: Stored) -> Sentence:
         low, high = (number(end(values)) for end in (min, max))
         longer = sum(ratio > 1 for ratio in values)
         parts.append(f"{longer} of {len(values)} cases on {where} ({low} to {high} times as long)")
-    text = (
-        f"A call with one row takes longer than one of five networks in the same runtime in {listed(parts)}."
-    )
-    return Sentence(text, _balance(verdicts))
+    text = "A call with one row takes longer than one of five networks in the same runtime in"
+    return Sentence(f"{text} {listed(parts)}.", _balance(verdicts))
 
 
 def detection(stored: Stored) -> Sentence:
@@ -152,9 +147,8 @@ def detection(stored: Stored) -> Sentence:
         parts.append(f"{name} trustgp is **{relation}** the best peer, {peer} ({areas})")
     over = stored.numbers("detection")["times"][OURS]["over"]
     cost = f"a call takes {number(over)} times as long as the plain detector's"
-    return Sentence(
-        f"With detectors, {' and '.join(f'on {one}' for one in parts)}; {cost}.", _balance(verdicts)
-    )
+    found = " and ".join(f"on {one}" for one in parts)
+    return Sentence(f"With detectors, {found}; {cost}.", _balance(verdicts))
 
 
 def _best(scores: dict) -> list[float]:

@@ -16,16 +16,10 @@ ENTROPY, SCORE, INFORMATION, OWN = "entropy", "score", "information", "own"
 SCORES = {ENTROPY: "entropy", SCORE: "own score or logit variance", INFORMATION: "mutual information"}
 """Of the probabilities; of trustgp `p.score`, of peers the variance of the logits; of class and member."""
 DECLARED = {
-    "softmax": ENTROPY,
-    "temperature scaling": ENTROPY,
-    "MC-dropout 20": INFORMATION,
-    "ensemble of 5": INFORMATION,
-    "SWAG": INFORMATION,
-    "Laplace last layer": ENTROPY,
-    "Laplace KFAC": ENTROPY,
-    "Laplace KFAC, evidence": ENTROPY,
-    "trustgp paper form": SCORE,
-    OURS: SCORE,
+    **dict.fromkeys(("softmax", "temperature scaling"), ENTROPY),
+    **dict.fromkeys(("MC-dropout 20", "ensemble of 5", "SWAG"), INFORMATION),
+    **dict.fromkeys(("Laplace last layer", "Laplace KFAC", "Laplace KFAC, evidence"), ENTROPY),
+    **dict.fromkeys(("trustgp paper form", OURS), SCORE),
 }
 """The one score by which a method is judged, declared before the run: trustgp's default; of a peer's scores
 the best on average over the pairs looked at in the run before, in which SWAG was not: it has the ensemble's.

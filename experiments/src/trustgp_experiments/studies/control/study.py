@@ -27,10 +27,8 @@ METHODS = (
 )
 QUICK_METHODS = ("gated know-nothing", ENSEMBLE, OURS)
 NEVER, ALWAYS, ORACLE, NOVELTY = "never", "always", "largest errors", f"{OURS}, novelty"
-FULL, QUICK = (
-    mlp_recipe([21, 128, 128, 128, 7], activation=nn.SiLU, epochs=40, together=True),
-    mlp_recipe([21, 16, 7], epochs=3),
-)
+FULL = mlp_recipe([21, 128, 128, 128, 7], activation=nn.SiLU, epochs=40, together=True)
+QUICK = mlp_recipe([21, 16, 7], epochs=3)
 # that train and validate, of 500 rows, every 20th of which is taken
 TRAJECTORIES, QUICK_TRAJECTORIES = 600, 40
 TESTED = {"like the training": ("slow", 14), "elsewhere": ("shifted", 3), "faster, elsewhere": ("fast", 3)}
@@ -42,9 +40,8 @@ SOFT, STIFF = 5.0, 50.0  # stiffness: typical torques per radian, where the netw
 DAMPING = {SOFT: 0.1, STIFF: 0.03}  # seconds, times the stiffness
 ERROR = Measure("error", Column("tracking error", digits=1, better="low", unit="mrad"), factor=1000.0)
 EFFORT = Measure("effort", Column("feedback torque", digits=1, better="low", unit="%"), factor=100.0)
-FOREIGN = Measure(
-    "foreign", Column("alarms on foreign motions", digits=1, better="high", unit="%"), factor=100.0
-)
+FLAGGED = Column("alarms on foreign motions", digits=1, better="high", unit="%")
+FOREIGN = Measure("foreign", FLAGGED, factor=100.0)
 TITLE = "Does an error bar help a controller to know when not to trust its network?"
 
 

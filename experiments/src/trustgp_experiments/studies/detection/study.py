@@ -56,9 +56,8 @@ def _cells(setting: Setting) -> dict[str, Any]:
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     """With times, of the first seed."""
-    sizes = setting.sized(
-        {"fitted": 5000, "validated": 500, "tested": 500}, {"fitted": 24, "validated": 16, "tested": 8}
-    )
+    fitted, validated, tested = setting.sized((5000, 500, 500), (24, 16, 8))
+    sizes = {"fitted": fitted, "validated": validated, "tested": tested}
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
     few = setting.sized({}, {"variants": 3, "passes": 3})

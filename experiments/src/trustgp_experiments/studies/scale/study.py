@@ -102,18 +102,10 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any
         n, budget = experts * size.expert_rows, experts * size.expert_bytes
         with stages(setting.device) as ledger:
             model = fit_first(network, rows, n, num_experts=experts, budget=budget, **place)
-        return {
-            "rows": n,
-            "asked": experts,
-            "experts": model.num_experts,
-            "failed": len(model.failed),
-            "seconds": ledger.total,
-            "stages": ledger.seconds,
-            "peak": ledger.peak,
-            "model_bytes": model.nbytes,
-            "held_rows": fmean(held_rows(model)),
-            "nll": likelihoods(model, network, rows),
-        }
+        counts = {"rows": n, "asked": experts, "experts": model.num_experts, "failed": len(model.failed)}
+        costs = {"seconds": ledger.total, "stages": ledger.seconds, "peak": ledger.peak}
+        sizes = {"model_bytes": model.nbytes, "held_rows": fmean(held_rows(model))}
+        return {**counts, **costs, **sizes, "nll": likelihoods(model, network, rows)}
 
     entries = []
     for experts in size.experts:

@@ -23,11 +23,8 @@ from ..transfer.scores import AXES, NEW, everything, others
 from ..transfer.study import QUICK_ROWS
 
 NOISE = "network + noise"
-METHODS = (
-    *FLOORS,
-    *(NOISE, f"{NOISE}, tails", ENSEMBLE, "heteroscedastic", "SWAG"),
-    *(OURS, CORRECTED, "conformal, split"),
-)
+METHODS = (*FLOORS, NOISE, f"{NOISE}, tails", ENSEMBLE, "heteroscedastic", "SWAG")
+METHODS += (OURS, CORRECTED, "conformal, split")
 SPLIT = NEW  # the only one here
 LENGTH = 12  # states of a window
 COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes

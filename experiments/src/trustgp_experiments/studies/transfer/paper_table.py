@@ -79,9 +79,8 @@ def _name(place: Place) -> str:
 def paper_findings(grid: Grid) -> list[str]:
     """Who is lowest how often: as printed, and here."""
     rows = {row: dict(zip(METHODS, (c[0] for c in cells), strict=True)) for row, cells in printed().items()}
-    sentences = [
-        f"In the paper's Table 1 the lowest are, of {len(rows)} rows: {_ranks(list(rows.values()))}."
-    ]
+    lowest = _ranks(list(rows.values()))
+    sentences = [f"In the paper's Table 1 the lowest are, of {len(rows)} rows: {lowest}."]
     for title, methods in TITLES.items():
         shown = [m for m in methods if all(grid.values((*p, m), NLL.key) for p in _places(grid))]
         means = [{m: grid.mean((*place, m), NLL.key) for m in shown} for place in _places(grid)]

@@ -22,9 +22,8 @@ KINDS = (NEW, OTHER, KNOWN)
 SCORES = (NLL, regression.CRPS, regression.COVERAGE, regression.WIDTH)
 NAMED = 3  # losses that are named
 COSTED = ("sarcos", KNOWN)  # whose times are measured without parallel jobs
-STANDINGS, OVERVIEW, SELECTION = (
-    note(__name__, heading) for heading in ("Standings", "Overview", "Selection")
-)
+HEADINGS = ("Standings", "Overview", "Selection")
+STANDINGS, OVERVIEW, SELECTION = (note(__name__, heading) for heading in HEADINGS)
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
@@ -67,9 +66,8 @@ def overview(grid: Grid) -> Table:
     by_kind = {kind: at for kind in KINDS if (at := places(grid, kind))}
     measures = [(kind, measure) for kind in by_kind for measure in SCORES]
     columns = [measure.at(f"{measure.column.name}, {kind}").column for kind, measure in measures]
-    rows = [
-        [m, *(average(grid, by_kind[kind], m, one) for kind, one in measures)] for m in grid.along("method")
-    ]
+    methods = grid.along("method")
+    rows = [[m, *(average(grid, by_kind[kind], m, one) for kind, one in measures)] for m in methods]
     return Table("Every method", [Column.text("method"), *columns], rows, note=OVERVIEW)
 
 
