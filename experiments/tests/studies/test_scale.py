@@ -38,5 +38,5 @@ def test_every_number_of_rows_is_fitted_at_fixed_rows_per_expert(small_run):
         assert one["failed"] == 0
         assert one["model_bytes"] <= one["asked"] * QUICK.expert_bytes
         assert set(STAGES) <= set(one["stages"])
-        assert sum(one["stages"].values()) == pytest.approx(one["seconds"])
+        assert sum(one["stages"].values()) == pytest.approx(one["seconds"], rel=1e-3)  # stored to four digits
     assert f"{QUICK.rows} rows take" in result.findings[1]

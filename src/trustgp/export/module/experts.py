@@ -89,8 +89,10 @@ def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
     answers = [vectors[0].new_empty(n, *shape, dtype=dtype) for shape, dtype in choice.kinds]
     for label in labels.unique().tolist():
         own = labels == label
-        for answer, found in zip(answers, choice.experts[label](*(v[own] for v in vectors)), strict=True):
-            answer[own] = found
+        for answer, own_values in zip(
+            answers, choice.experts[label](*(v[own] for v in vectors)), strict=True
+        ):
+            answer[own] = own_values
     return answers
 
 
@@ -246,13 +248,13 @@ class GraphWitness(WitnessState):
     def _kernels(self, points: Tensor, rows: Tensor, closest: Tensor) -> list[Tensor]:
         """Between the nearest rows, in panels from the diagonal on, and, last, the point itself; as in the
         state, from products where the kernel of far rows is 0."""
-        places = panels_of(rows.shape[1])
+        panels = panels_of(rows.shape[1])
         if not self.compact:
             rows = torch.where(closest.isinf()[:, :, None], PADDING, rows)
             joint = torch.cat([rows, points[:, None]], dim=1)  # [n, p + 1, d]
             squares = ((joint[:, :, None] - joint[:, None]) / self.length).square().sum(dim=3)
             kernel = torch.exp(-0.5 * squares)
-            return [kernel[:, a:b, a:] for a, b in places]
+            return [kernel[:, a:b, a:] for a, b in panels]
         inside = pad((closest <= self.near_radius).double()[:, :, None], (0, 0, 0, 1), value=1.0)
         rows = pad(rows - points[:, None], (0, 0, 0, 1)) * inside
         squares = self.sharpness * rows.square().sum(dim=2, keepdim=True) + FAR * (inside - 1.0)
@@ -260,7 +262,7 @@ class GraphWitness(WitnessState):
         left = pad(torch.cat([rows, squares], dim=2), (0, 1), value=1.0)
         right = pad(squares.mT, (0, 0, 1, 0), value=1.0)
         right = torch.cat([-2.0 * self.sharpness * rows.mT, right], dim=1)
-        return [torch.exp(left[:, a:b] @ right[:, :, a:]) for a, b in places]
+        return [torch.exp(left[:, a:b] @ right[:, :, a:]) for a, b in panels]
 
 
 def first_solved(mixture: Mixture) -> Any:

@@ -154,10 +154,10 @@ def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any, *_: Any)
 
 def _index_select(w: Writer, n: Any, x: Any, axis: int, index: Any) -> str:
     """By slices where a constant index is a range or a cyclic shift: onnxruntime copies each number alone."""
-    places = index.meta["val"]
-    if index.op == "get_attr" and type(places) is torch.Tensor and len(places) > 1:
-        cuts = [0, *((places.diff() != 1).nonzero().flatten() + 1).tolist(), len(places)]
-        ends = [(int(places[a]), int(places[b - 1]) + 1) for a, b in pairwise(cuts)]
+    indices = index.meta["val"]
+    if index.op == "get_attr" and type(indices) is torch.Tensor and len(indices) > 1:
+        cuts = [0, *((indices.diff() != 1).nonzero().flatten() + 1).tolist(), len(indices)]
+        ends = [(int(indices[a]), int(indices[b - 1]) + 1) for a, b in pairwise(cuts)]
         if len(ends) <= 2:
             parts = [w.op("Slice", w.tensor(x), *(w.integers([i]) for i in (*end, axis))) for end in ends]
             return parts[0] if len(parts) == 1 else w.op("Concat", *parts, axis=axis)

@@ -82,13 +82,13 @@ def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
         if fitted.name == OURS and novelty is not None:
             scores[NOVELTY] = novelty.cpu()
         scores[fitted.name] = (std if novelty is None or fitted.name == OURS else novelty).cpu()
-    shape, found = (len(scores), path.shape[1], -1), {}
+    shape, by_share = (len(scores), path.shape[1], -1), {}
     for share in SHARES:
         flags = torch.stack([_flags(name, score, len(rows), share) for name, score in scores.items()])
         flags = flags.reshape(shape)
         error, effort = track(path, torque.reshape(*shape[1:], 7), flags, size)
-        found[_percent(share)] = _by_kind(list(scores), kinds, error, effort, flags.double().mean(dim=2))
-    return found
+        by_share[_percent(share)] = _by_kind(list(scores), kinds, error, effort, flags.double().mean(dim=2))
+    return by_share
 
 
 def _percent(share: float) -> str:
