@@ -142,7 +142,7 @@ def _positions(
         outputs, features = positions(to_device(inputs, network.device))
         columns = target_columns(layout, outputs, targets, classes=classes).flatten(1, -2).cpu()
         seen = observed(columns, layout.columns(outputs).shape[-1])
-        keys = torch.where(seen, torch.rand(seen.shape, generator=generator), -1.0)
+        keys = torch.where(seen, torch.rand(seen.shape, generator=generator, dtype=torch.float32), -1.0)
         size = keys.shape[1] if each is None else min(each, keys.shape[1])
         chosen = keys.topk(size, dim=1).indices.sort(dim=1).values  # [b, size]
         chosen = chosen + torch.arange(len(part))[:, None] * keys.shape[1]

@@ -41,7 +41,8 @@ class RowSums:
             shape = len(rows), self.tangents.num_outputs, self.tangents.sketch.dim
             self.by_output = torch.empty(shape, dtype=ready.network.dtype, device=ready.network.device)
         self._wanted, width = _hidden_index(ready, rows)
-        self._hidden = torch.empty(len(self._wanted), width, device=ready.network.device)
+        hidden = {"dtype": torch.float32, "device": ready.network.device}
+        self._hidden = torch.empty(len(self._wanted), width, **hidden)
         self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
 
     def passes(self, plain: TangentMap) -> list[tuple[TangentMap, Tensor]]:
