@@ -154,9 +154,10 @@ def parse_json(text: str | bytes) -> Any:
     """JSON in which no key occurs twice."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if twice := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
-            raise ValueError(f"key '{twice[0]}' occurs twice")
-        return dict(pairs)
+        if len(table := dict(pairs)) < len(pairs):  # a file has thousands of objects: counted only then
+            twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+            raise ValueError(f"key '{twice}' occurs twice")
+        return table
 
     return json.loads(text, object_pairs_hook=unique)
 
