@@ -200,8 +200,8 @@ BAD_NETWORKS = [
     (lambda n: nn.Sequential(n[0], nn.Dropout(0.1), *n[1:]).train(), r"call network.eval\(\)"),
     (lambda n: nn.Sequential(n[0], nn.BatchNorm1d(8), *n[1:]).double().train(), r"call network.eval\(\)"),
     (lambda n: wrapped(n, before=lambda x: x - x.mean(dim=0)), "depends on the other rows"),
-    (lambda n: n.requires_grad_(False), "no trainable parameters"),
-    (lambda n: wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "no trainable parameters"),
+    (lambda n: wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "pass it as a function"),
+    (lambda n: wrapped(n, after=lambda y: {"torque": y}), r"select=lambda o: o\['torque'\]; its keys are"),
     (infinite, "NaN or infinite"),
     (lambda n: wrapped(n, after=Stop.apply), r"cannot be differentiated \(no gradient here"),
 ]
@@ -211,6 +211,13 @@ BAD_NETWORKS = [
 def test_a_network_that_cannot_be_used_is_refused(case, fit_experts, change, message):
     with pytest.raises((ValueError, TypeError), match=message):
         fit_experts(network=change(copy.deepcopy(case.network)))
+
+
+def test_a_network_that_is_frozen_whole_has_the_error_bar_of_a_trainable_one(case, fitted, fit_case):
+    network = copy.deepcopy(case.network).requires_grad_(False)
+    frozen = fit_case(network=network)
+    assert torch.equal(frozen.predict(case.inputs).variance, fitted.predict(case.inputs).variance)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_layer_factors_are_chosen_where_they_are_exact_else_gradient_rows(case, fitted, fit_experts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ from .outputs import (
 )
 
 Choice = str | Sequence[str]
-"""The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
+"""The parameters of the kernel: "all" (those that require a gradient; of a network frozen whole every one),
+"last" (the last layer), or names."""
 
 Tensors = Sequence[Tensor]
 Mix = Tensor | Callable[[Tensor], Tensor]
@@ -279,19 +280,22 @@ def as_matrix(outputs: Any) -> Tensor:
     outputs = mean_of(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        advice = "pass select=, a function that selects it from what the network returns, or a pair of such"
+        advice = "pass select=, a function that selects it from what the network returns"
         what = f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}"
+        if isinstance(outputs, Mapping) and outputs:
+            keys = list(outputs)
+            raise ValueError(f"{what}: select=lambda o: o[{keys[0]!r}]; its keys are {keys}.")
         pair = "(o.mean, o.variance)" if hasattr(outputs, "variance") else "(o[0], o[1])"
-        raise ValueError(f"{what} for a mean and its variance: select=lambda o: {pair}.")
+        raise ValueError(f"{what}, or a pair of such for a mean and its variance: select=lambda o: {pair}.")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
 def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
-    """Names of the chosen parameters, in the order of the network."""
+    """Names of the chosen parameters, in the order of the network; of one that is frozen whole, any."""
     every = dict(module.named_parameters())
-    trainable = [name for name, value in every.items() if value.requires_grad]
-    if not trainable:
-        raise ValueError("the network has no trainable parameters; call requires_grad_(True) on them.")
+    if not every:
+        raise ValueError("the network has no parameters; pass it as a function: lambda x: network(x).")
+    trainable = [name for name, value in every.items() if value.requires_grad] or list(every)
     if isinstance(choice, str):
         if choice not in ("all", "last"):
             raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
