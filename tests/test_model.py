@@ -26,9 +26,11 @@ def assert_equal_predictions(one, other, rtol=0.0, atol=0.0):
 def test_the_parts_of_a_prediction_fit_together(fitted):
     prediction = fitted.predict(TEST[0].clone().requires_grad_(True))
     for one in (prediction, prediction.corrected, prediction.plain):
-        usual, vague = one.epistemic + one.aleatoric + one.excess + one.rare, one.vague
+        usual, vague = one.epistemic + one.aleatoric + one.excess + one.rare, one.fallback_weight
         if vague is not None:
-            usual = (1 - vague) * usual + vague * (11 * one.rare / one.share + (one.centre - one.mean) ** 2)
+            usual = (1 - vague) * usual + vague * (
+                11 * one.rare / one.outlier_share + (one.fallback_location - one.mean) ** 2
+            )
         torch.testing.assert_close(one.variance, usual, rtol=1e-12, atol=0)
         assert not one.mean.requires_grad
         assert not one.variance.requires_grad

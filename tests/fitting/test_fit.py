@@ -201,7 +201,7 @@ BAD_NETWORKS = [
     (lambda n: nn.Sequential(n[0], nn.BatchNorm1d(8), *n[1:]).double().train(), r"call network.eval\(\)"),
     (lambda n: wrapped(n, before=lambda x: x - x.mean(dim=0)), "depends on the other rows"),
     (lambda n: wrapped(nn.Tanh(), after=lambda outputs: outputs[:, :2]), "pass it as a function"),
-    (lambda n: wrapped(n, after=lambda y: {"torque": y}), r"select=lambda o: o\['torque'\]; its keys are"),
+    (lambda n: wrapped(n, after=lambda y: {"torque": y}), r"o\[key\], one of \['torque'\]"),
     (infinite, "NaN or infinite"),
     (lambda n: wrapped(n, after=Stop.apply), r"cannot be differentiated \(no gradient here"),
 ]

@@ -23,13 +23,13 @@ def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.floa
     base = base if outputs is None else base.reshape(n, outputs)
     parts = {"epistemic": 0.5 * base, "aleatoric": 0.25 * base, "excess": 0.125 * base}
     parts |= {"novelty": torch.linspace(0, 1, n, dtype=dtype), "expert": torch.arange(n)}
-    tails = {"df": 4.0 + 2.0 * torch.arange(outputs or 1, dtype=dtype), "share": 0.05}
+    tails = {"df": 4.0 + 2.0 * torch.arange(outputs or 1, dtype=dtype), "outlier_share": 0.05}
     tails |= {"rare": torch.tensor(0.1, dtype=dtype)}
     scores = {"_score": torch.linspace(0, 1, n, dtype=torch.float64), "_threshold": 0.45}
     valid = torch.arange(n) != 2
     plain = Prediction(mean=base, **parts, valid=valid, **tails, **scores, _reference=REFERENCE)
     corrected = replace(plain, mean=base + 100)
-    return replace(plain, _corrected=lambda: corrected, _plain=replace(plain, share=0.0))
+    return replace(plain, _corrected=lambda: corrected, _plain=replace(plain, outlier_share=0.0))
 
 
 def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:

@@ -17,7 +17,9 @@ def prediction(n: int) -> Prediction:
 
 def test_every_answer_is_that_of_the_two_sided_mixture():
     p = prediction(3)
-    p = replace(p, df=3.0 + p.mean, rare=0.5 + p.mean, share=0.05)  # heavy tails, and rows that are far off
+    p = replace(
+        p, df=3.0 + p.mean, rare=0.5 + p.mean, outlier_share=0.05
+    )  # heavy tails, and rows that are far off
     mean, df, d = p.mean.numpy(), p.df.numpy(), p.excess.sqrt().numpy()
     spread = (p.epistemic + p.aleatoric).numpy()
     sides = [scipy.stats.t(df, mean + way * d, (spread * (df - 2) / df) ** 0.5) for way in (-1, 1)]
@@ -46,10 +48,10 @@ def test_every_answer_is_that_of_the_two_sided_mixture():
 def test_doubt_and_centre_stay_with_their_rows():
     p = prediction(9)
     vague = torch.linspace(0.0, 0.8, 18, dtype=torch.float64).reshape(9, 2)
-    own = replace(p, rare=torch.full_like(p.mean, 0.4), share=0.1, df=torch.full_like(p.mean, 5.0))
-    corrected = replace(own, vague=vague, centre=torch.full_like(p.mean, 3.0))
+    own = replace(p, rare=torch.full_like(p.mean, 0.4), outlier_share=0.1, df=torch.full_like(p.mean, 5.0))
+    corrected = replace(own, fallback_weight=vague, fallback_location=torch.full_like(p.mean, 3.0))
     # second moments about the mean of the first part; the targets' variance is 4
-    second = (1 - vague) * own.variance + vague * (11 * 4.0 + (corrected.centre - corrected.mean) ** 2)
+    second = (1 - vague) * own.variance + vague * (11 * 4.0 + (3.0 - corrected.mean) ** 2)
     torch.testing.assert_close(corrected.variance, second, rtol=1e-9, atol=0)
     torch.testing.assert_close(corrected.distribution.mean, corrected.mean, rtol=1e-12, atol=0)
     torch.testing.assert_close(corrected.distribution.variance, corrected.variance, rtol=1e-9, atol=0)
@@ -57,7 +59,7 @@ def test_doubt_and_centre_stay_with_their_rows():
     p = replace(own, _corrected=lambda: corrected)
     joined = Prediction.cat([p[:3], p[3:7]])[3:]
     for part in (p[3:7].corrected, pickle.loads(pickle.dumps(p))[3:7].corrected, joined.corrected):
-        for name in ("mean", "variance", "vague", "centre"):
+        for name in ("mean", "variance", "fallback_weight", "fallback_location"):
             assert torch.equal(getattr(part, name), getattr(corrected, name)[3:7])
         torch.testing.assert_close(part.log_prob(y[3:7]), corrected.log_prob(y)[3:7], rtol=1e-12, atol=0)
     lower, upper = corrected.interval(0.9)

@@ -79,13 +79,16 @@ def test_every_part_of_the_variance_is_its_formula(raw, about):
         second = (1 - vague) * usual + vague * marginal
         assert float(p.variance[i, j]) == pytest.approx(second, rel=1e-9)
         if about == "corrected":
-            assert (float(p.vague[i, j]), float(p.centre[i, j])) == (pytest.approx(vague, rel=1e-10), centre)
+            assert (float(p.fallback_weight[i, j]), float(p.fallback_location[i, j])) == (
+                pytest.approx(vague, rel=1e-10),
+                centre,
+            )
             assert float(p.distribution.loc[i, j]) == pytest.approx(loc, rel=1e-10)
     torch.testing.assert_close(p.rare, (float(c.share) * c.spread).expand(4, 2), rtol=1e-12, atol=0)
     torch.testing.assert_close(p.distribution.variance, p.variance, rtol=1e-10, atol=0)
     assert torch.equal(p.df, c.df.expand(4, 2))
-    assert p.share == float(c.share)
-    assert prediction.vague is None
+    assert p.outlier_share == float(c.share)
+    assert prediction.fallback_weight is None
     assert torch.equal(prediction.score, OWN.nearness(raw.measures())[1])
     for name in ("epistemic", "aleatoric", "excess", "mean"):  # the paper knows of no witness
         assert torch.equal(getattr(prediction.plain, name), getattr(PREDICTION.plain, name))

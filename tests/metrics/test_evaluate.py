@@ -58,9 +58,9 @@ def log_density(p: Prediction, targets: Tensor) -> Tensor:
     df = MAX_DF if p.df is None else p.df.double().numpy()
     scale = p.scale.double().numpy()
     sides = [stats.t.pdf(targets.numpy(), df, mean + way * excess**0.5, scale) for way in (-1, 1)]
-    rare = 0.0 if p.rare is None else p.rare.numpy() / p.share
+    rare = 0.0 if p.rare is None else p.rare.numpy() / p.outlier_share
     far = stats.norm.pdf(targets.numpy(), mean, (spread + excess + rare) ** 0.5)
-    return torch.from_numpy((1 - p.share) * sum(sides) / 2 + p.share * far).log()
+    return torch.from_numpy((1 - p.outlier_share) * sum(sides) / 2 + p.outlier_share * far).log()
 
 
 def same(one: Evaluation, other: Evaluation) -> bool:
@@ -75,7 +75,7 @@ def test_the_scores_of_an_output_are_those_of_its_column_alone(whole):
         for x in (p, q):
             columns = (x.mean, x.epistemic + x.aleatoric, x.excess, x.rare, x.df)
             *spread, rare, df = (column[:, [c]] for column in columns)
-            cut.append(make(*spread, rare=rare, df=df, share=x.share))
+            cut.append(make(*spread, rare=rare, df=df, outlier_share=x.outlier_share))
         alone = evaluate(cut[0], whole.targets[:, c], (cut[1], whole.ood_targets[:, c]))
         for field in dataclasses.fields(RegressionScores):
             scored, expected = (getattr(scores, field.name) for scores in (whole.outputs[name], alone))

@@ -17,7 +17,13 @@ def predicted(*shape: int) -> Prediction:
     ones = torch.ones(shape)
     parts = {"epistemic": 0.5 * ones, "aleatoric": 0.2 * ones, "excess": 0.1 * ones}
     vague = torch.linspace(0, 0.5, N).reshape(N, *[1] * (len(shape) - 1)) * ones
-    rare = {"rare": 0.3 * ones, "share": 0.1, "df": 5 * ones, "vague": vague, "centre": ones}
+    rare = {
+        "rare": 0.3 * ones,
+        "outlier_share": 0.1,
+        "df": 5 * ones,
+        "fallback_weight": vague,
+        "fallback_location": ones,
+    }
     return Prediction(mean=torch.zeros(shape), **parts, **rare, **BLANK)
 
 
@@ -57,7 +63,7 @@ def test_class_numbers_of_one_column_are_aligned():
 
 def test_an_evaluation_of_outputs_without_columns_is_that_of_one_column():
     one, other = (
-        Evaluation.of(replace(p, centre=p.centre), TARGETS[:, None], names=["a"])
+        Evaluation.of(replace(p, fallback_location=p.fallback_location), TARGETS[:, None], names=["a"])
         for p in (predicted(N), predicted(N, 1))
     )
     assert (one.nll, one.crps, one.coverage) == (other.nll, other.crps, other.coverage)

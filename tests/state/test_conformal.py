@@ -44,8 +44,8 @@ def level_of(p: trustgp.Prediction, y: torch.Tensor) -> torch.Tensor:
     z, d, df = (y - p.mean).abs().numpy(), p.excess.sqrt().numpy(), p.df.numpy()
     spread = (p.epistemic + p.aleatoric).numpy()
     near = sum(t.cdf((z + way * d) / (spread * (df - 2) / df) ** 0.5, df) for way in (-1, 1)) - 1
-    far = 2 * norm.cdf(z / (spread + d**2 + p.rare.numpy() / p.share) ** 0.5) - 1
-    return torch.from_numpy((1 - p.share) * near + p.share * far)
+    far = 2 * norm.cdf(z / (spread + d**2 + p.rare.numpy() / p.outlier_share) ** 0.5) - 1
+    return torch.from_numpy((1 - p.outlier_share) * near + p.outlier_share * far)
 
 
 def test_an_interval_has_the_level_that_so_many_validation_rows_stayed_below(arm):

@@ -53,7 +53,8 @@ class Prediction(Batch):
         *("novelty", "expert", "valid"),
     )
     FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "_outputs", "temperature")
-    RECORDED: ClassVar[tuple[str, ...]] = ("usual_variance",)  # cached properties in a recording on a GPU
+    EXPANDABLE: ClassVar[tuple[str, ...]] = ("rare", "df", "fallback_weight", "fallback_location")
+    RECORDED: ClassVar[tuple[str, ...]] = ("variance_without_fallback",)  # cached, and recorded on a GPU
     EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file beside those of every model
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
@@ -65,9 +66,9 @@ class Prediction(Batch):
     valid: Tensor  # False where inputs, outputs or the variance are not finite (it is infinite then), [n]
     rare: Tensor | None = None  # second moment of outliers; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
-    share: float = 0.0  # of outliers
-    vague: Tensor | None = None  # weight of the distribution of the training targets; None: it has none
-    centre: Tensor | None = None  # of that distribution
+    outlier_share: float = 0.0
+    fallback_weight: Tensor | None = None  # of the distribution of the training targets; None: it has none
+    fallback_location: Tensor | None = None  # the centre of that distribution
     _outputs: Tensor | None = None  # covariance of the outputs in the posterior of all rows [n, C, C]
     _score: Tensor | None = None
     _threshold: float | None = None
@@ -80,24 +81,25 @@ class Prediction(Batch):
 
     @property
     def variance(self) -> Tensor:
-        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare, and where there is
-        doubt that of the training targets."""
-        usual = self.usual_variance
-        if self.vague is None or self.centre is None:
+        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare, mixed far from the
+        data with that of the training targets."""
+        usual, weight = self.variance_without_fallback, self.fallback_weight
+        if weight is None or self.fallback_location is None:
             return usual
-        marginal = MARGINAL_VARIANCE * self._spread + (self.centre - self.mean).square()
-        return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
+        marginal = MARGINAL_VARIANCE * self._spread + (self.fallback_location - self.mean).square()
+        return torch.where(weight > 0, usual + weight * (marginal - usual), usual)
 
     @cached_property
-    def usual_variance(self) -> Tensor:
-        """The same without doubt."""
+    def variance_without_fallback(self) -> Tensor:
+        """epistemic + aleatoric + excess + rare."""
         usual = self.epistemic + self.aleatoric + self.excess
         return usual if self.rare is None else usual + self.rare
 
     @property
     def _spread(self) -> Tensor:
         """Variance of outliers."""
-        return torch.zeros_like(self.mean) if self.rare is None or not self.share else self.rare / self.share
+        rare, share = self.rare, self.outlier_share
+        return torch.zeros_like(self.mean) if rare is None or not share else rare / share
 
     @property
     def std(self) -> Tensor:
@@ -144,7 +146,7 @@ class Prediction(Batch):
         value = getattr(self, name)
         if callable(value) or isinstance(value, Prediction):
             return lambda: self._made(name)._changed(change)
-        if name in ("rare", "df", "vague", "centre") and value is not None:  # may be expanded
+        if name in self.EXPANDABLE and value is not None:
             return change(name, value.expand_as(self.mean))
         return super()._one(name, change)
 
@@ -210,15 +212,16 @@ class Prediction(Batch):
     def _real(self) -> PredictiveDistribution:
         """That of real numbers."""
         none = torch.zeros((), dtype=torch.float64, device=self.mean.device)
+        outliers = None if self.rare is None or not self.outlier_share else self.rare.double()
         return PredictiveDistribution(
             loc=self.mean,
             offset=self.excess.sqrt(),
             scale=self.scale,
             df=none + MAX_DF if self.df is None else self.df,
-            share=none + self.share,
-            spread=none if self.rare is None or not self.share else self.rare.double() / self.share,
-            vague=none if self.vague is None else self.vague,
-            centre=none if self.centre is None else self.centre,
+            share=none + self.outlier_share,
+            spread=none if outliers is None else outliers / self.outlier_share,
+            vague=none if self.fallback_weight is None else self.fallback_weight,
+            centre=none if self.fallback_location is None else self.fallback_location,
         )
 
     def log_prob(self, targets: Tensor) -> Tensor:

@@ -343,14 +343,14 @@ def _about(
     }
     if c.vague:
         novel = torch.where(common["valid"][:, None], ignorance(nearness), 0.0)
-        parts["vague"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
-        parts["centre"] = _like(c.centre.expand_as(expected), outputs, dtype)
+        parts["fallback_weight"] = _like(c.vague * novel * (c.spread > 0), outputs, dtype)
+        parts["fallback_location"] = _like(c.centre.expand_as(expected), outputs, dtype)
     # z = 0 leaves the network's output untouched, to the bit
     mean = outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs
     if (covariance := raw.covariance) is not None:
         parts["_outputs"] = covariance.unflatten(1, (expected.shape[1], expected.shape[1]))
-    prediction = Prediction(mean=mean, **parts, share=c.share, **common)
-    usual: Any = prediction.usual_variance
+    prediction = Prediction(mean=mean, **parts, outlier_share=c.share, **common)
+    usual: Any = prediction.variance_without_fallback
     if readable(usual) and math.isfinite(usual.sum().tolist()):  # a quick sufficient test
         return prediction
     finite = usual < torch.inf  # overflow, or NaN, makes a row invalid
@@ -360,13 +360,13 @@ def _about(
 def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
     """The common fields blank for rows [n] that are not finite."""
     valid, blank = prediction.valid & finite, {"novelty": 1.0, "_score": torch.inf, "expert": -1}
-    blank |= {} if prediction.vague is None else {"vague": 0.0}
+    blank |= {} if prediction.fallback_weight is None else {"fallback_weight": 0.0}
     changed: dict[str, Any] = {"valid": valid}
     for name, value in blank.items():
         before: Any = getattr(prediction, name)
         changed[name] = torch.where(valid.reshape(-1, *[1] * (before.ndim - 1)), before, value)
     masked = replace(prediction, **changed)
-    vars(masked)["usual_variance"] = prediction.usual_variance
+    vars(masked)["variance_without_fallback"] = prediction.variance_without_fallback
     return masked
 
 

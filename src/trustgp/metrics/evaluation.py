@@ -126,7 +126,7 @@ def mean_and_variance(prediction: Prediction) -> tuple[Tensor, Tensor]:
 def finite(prediction: Prediction) -> Prediction:
     """The same as [n, C], with an infinite variance where mean or variance is not a finite number."""
     lost = torch.isinf(mean_and_variance(prediction)[1])
-    names = ("mean", "epistemic", "aleatoric", "excess", "rare", "df", "vague", "centre")
+    names = ("mean", "epistemic", "aleatoric", "excess", "rare", "df", "fallback_weight", "fallback_location")
     values = {k: as_matrix(v) for k in names if (v := getattr(prediction, k)) is not None}
     values["epistemic"] = torch.where(lost, torch.inf, values["epistemic"])
     values["excess"] = torch.where(lost, 0.0, values["excess"])

@@ -29,8 +29,7 @@ from .outputs import (
 )
 
 Choice = str | Sequence[str]
-"""The parameters of the kernel: "all" (those that require a gradient; of a network frozen whole every one),
-"last" (the last layer), or names."""
+"""The parameters of the kernel: "all" (trainable, or of a frozen network any), "last" (layer), or names."""
 
 Tensors = Sequence[Tensor]
 Mix = Tensor | Callable[[Tensor], Tensor]
@@ -280,11 +279,9 @@ def as_matrix(outputs: Any) -> Tensor:
     outputs = mean_of(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        advice = "pass select=, a function that selects it from what the network returns"
-        what = f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}"
-        if isinstance(outputs, Mapping) and outputs:
-            keys = list(outputs)
-            raise ValueError(f"{what}: select=lambda o: o[{keys[0]!r}]; its keys are {keys}.")
+        what = f"the network returned {given}; pass select=, a function that selects a tensor [n] or [n, C]"
+        if isinstance(outputs, Mapping):
+            raise ValueError(f"{what}: select=lambda o: o[key], one of {list(outputs)}.")
         pair = "(o.mean, o.variance)" if hasattr(outputs, "variance") else "(o[0], o[1])"
         raise ValueError(f"{what}, or a pair of such for a mean and its variance: select=lambda o: {pair}.")
     return outputs if outputs.ndim == 2 else outputs[:, None]

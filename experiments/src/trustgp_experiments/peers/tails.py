@@ -60,7 +60,7 @@ class Tails:
         shaped = (each if plain.mean.ndim == 2 else each[0] for each in values)
         factor, df, rare = (each.to(plain.epistemic).expand_as(plain.epistemic) for each in shaped)
         parts = {name: getattr(plain, name) * factor for name in ("epistemic", "aleatoric", "excess")}
-        return replace(plain, **parts, df=df, rare=rare, share=float(self.share))
+        return replace(plain, **parts, df=df, rare=rare, outlier_share=float(self.share))
 
     def _search(self, error: Tensor, variance: Tensor, pull: float, steps: int = STEPS) -> Self:
         """From here to where the rows are likeliest, the pull's standard deviation given."""
