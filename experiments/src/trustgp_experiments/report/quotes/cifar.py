@@ -16,9 +16,8 @@ PUBLISHED = {
 }
 TUNED = {"network": "nothing", "one temperature": HELD_OUT, "default": HELD_OUT, "all classes": HELD_OUT}
 SCORES = {"nll": "NLL", "ece": "ECE", "turned": "turned"}
-SHOWN = {"novelty", *TUNED} - {"default"}  # by other tables
+OMITTED = {"mean variance alone", "own class's variance alone", "novelty", *TUNED} - {"default"}
 NOVEL, MEASURES = ("turned", "letters", "textures"), ("score", "variance", "hidden vectors", "entropy")
-TIMED = ("network", "network, recorded", "default", "all classes")
 
 
 def table(stored: Stored) -> str:
@@ -37,9 +36,9 @@ def table(stored: Stored) -> str:
 
 
 def parts(stored: Stored) -> str:
-    """What each part of the probabilities and of the novelty score is worth, and what a call costs."""
+    """What each part of the probabilities and of the novelty score is worth."""
     figures = stored.benchmark("cifar-cuda")["figures"]
-    names = [n for n in next(iter(figures.values()))["means and deviations"] if n not in SHOWN]
+    names = [n for n in next(iter(figures.values()))["means and deviations"] if n not in OMITTED]
     by = [(one, key, f"{SCORES[key]}, {n}") for n, one in figures.items() for key in ("nll", "turned")]
     likely = [[name, *(number(_mean(one, name, key), 4) for one, key, _ in by)] for name in names]
     sets = [(one, kind, f"{kind}, {n}") for n, one in figures.items() for kind in NOVEL]
@@ -47,10 +46,9 @@ def parts(stored: Stored) -> str:
         [name, *(number(_mean(one, "novelty", f"auroc, {kind}, {name}"), 3) for one, kind, _ in sets)]
         for name in MEASURES
     ]
-    times = [[name, *(short(one["ms, 1"].get(key)) for key in TIMED)] for name, one in figures.items()]
     first = grid(["", *(title for *_, title in by)], likely)
     second = grid(["AUROC", *(title for *_, title in sets)], novel)
-    return f"{first}\n\n{second}\n\n{grid(['ms, one image', *TIMED], times)}"
+    return f"{first}\n\n{second}"
 
 
 def _mean(figures: dict[str, Any], name: str, key: str) -> float:

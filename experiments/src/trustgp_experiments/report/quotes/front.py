@@ -67,7 +67,8 @@ def sequences_tally(stored: Stored) -> str:
     found = cases(stored, "sequence")
     others = list(comparisons.other_tests(found))
     places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": others}
-    return f"{_counts(places, found[0].peers)}\n\n{bullets(stored.study('sequence')['findings'][-2:])}"
+    findings = bullets([f"{stored.seeds('sequence')} seeds.", *stored.study("sequence")["findings"][-2:]])
+    return f"{_counts(places, found[0].peers)}\n\n{findings}"
 
 
 def _counts(places: Mapping[str, Places], methods: Sequence[str]) -> str:
@@ -94,15 +95,16 @@ def _costs(stored: Stored, method: str) -> list[str]:
 
 
 def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredCase]) -> str:
-    result = stored.study("transfer")
+    device = stored.study("transfer")["provenance"]["device"]
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
-        f"Mean over {len(arms)} arms ({listed(arms)}) and {len(result['provenance']['seeds'])} seeds; NLL in "
+        f"Mean over {len(arms)} arms ({listed(arms)}) and {stored.seeds('transfer')} seeds; NLL in "
         "nats per torque, lower is better; width of the 95 % interval in training deviations. A gap: not "
         "stored, or no likelihood. The witness alone is a part of trustgp."
     )
-    text += f" Tables: {len(tabled)} data sets." * bool(tabled)
-    text += f" Costs: SARCOS, known motions, each method alone on {result['provenance']['device']}; training "
+    if tabled:
+        text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')} seeds."
+    text += f" Costs: SARCOS, known motions, each method alone on {device}; training "
     return f"{text}is that of networks beyond the given one."
 
 
