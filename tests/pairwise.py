@@ -6,10 +6,8 @@ from typing import Any
 
 
 def every_pair(*choices: Sequence[Any]) -> list[tuple]:
-    """Combinations of one choice of each list that contain every pair of choices of two lists.
-
-    Greedy and deterministic: the next combination is the first with most new pairs.
-    """
+    """Combinations of one choice of each list that contain every pair of choices of two lists; greedy: the
+    next combination is the first with most new pairs."""
     indices = list(product(*(range(len(options)) for options in choices)))
     left, chosen = {pair for index in indices for pair in _pairs(index)}, []
     while left:

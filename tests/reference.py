@@ -77,13 +77,8 @@ def relative_sizes(jacobian: Tensor) -> Tensor:
 
 
 def largest_columns(rows: Tensor, count: int, outputs: int) -> Tensor:
-    """Stage (ii) by loops: parameters of largest sum over outputs of |sum over rows of J|, ascending.
-
-    Args:
-        rows: Gradient rows, shape [n, K * P].
-        count: How many parameters to keep.
-        outputs: K.
-    """
+    """Stage (ii) by loops: the `count` parameters of largest sum over outputs of |sum over rows of J|,
+    ascending, from gradient rows [n, K * P] of K outputs."""
     per_output = rows.reshape(len(rows), outputs, -1)
     score = [
         sum(abs(sum(float(row[k, p]) for row in per_output)) for k in range(outputs))

@@ -1,11 +1,11 @@
-"""How long do 20,000 single calls of a shipped model take, and does it stay the same? The last line is JSON.
+"""Times of 20,000 single calls of a shipped model, and whether answers repeat. The last line is JSON.
 
     python experiments/benchmarks/calls.py [--calls 20000] [--predict-calls 2000] [--rows 4000]
 
 An MLP 21-5x200-7 with its error bar, exported to one ONNX file and called by onnxruntime in one thread; then
-`predict` of the same model, fewer times. Published are the time to load, the first call, p50, p99, p99.9 and
+`predict` of the same model, fewer times. Reported are the time to load, the first call, p50, p99, p99.9 and
 the longest, how much memory grew, and whether 1,000 repeats gave the same bits. Times are measured, not
-promised: other work of the machine lengthens the longest call.
+promised: other load on the machine lengthens the longest call.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from trustgp_experiments.peers import mlp, train
 from trustgp_experiments.studies.runtime.calls import onnx_session
 
 NUM_INPUTS, NUM_VALIDATION = 64, 500  # inputs are called in turn
-REPEATS = 1000  # further calls on the first input, whose answers are compared to the bit
+REPEATS = 1000  # further calls on the first input, whose answers are compared bit by bit
 MAX_GROWTH = 2**20  # bytes
 
 
 def endure(
     call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: int, repeats: int = REPEATS
 ) -> dict[str, Any]:
-    """Make very many single calls in this thread: times, growth of memory, and whether answers repeat.
+    """Make many single calls in this thread: times, growth of memory, and whether answers repeat.
 
     Memory is compared between the end of the first fifth of the calls, when caches and arenas are full, and
     the end of them all; every time is written into an array that was allocated before.
@@ -66,7 +66,7 @@ def endure(
 
 
 def fitted(rows: int) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
-    """A model of smooth made-up torques, and inputs for its calls."""
+    """A model of smooth synthetic torques, and inputs for its calls."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(rows + NUM_VALIDATION + NUM_INPUTS, 21, generator=generator)
     weights = torch.randn(21, 7, generator=generator) / 21**0.5

@@ -1,12 +1,12 @@
-"""CIFAR-10 with networks that nobody here trained, as published tables have it. The last line is JSON.
+"""CIFAR-10 with published networks, scored as in published tables. The last line is JSON.
 
     python experiments/benchmarks/cifar.py --images cifar10.npz --device cuda
 
 State dicts of ResNet-20 and ResNet-56 (github chenyaofo/pytorch-cifar-models) are read from `TRUSTGP_DATA`,
-images and labels from an archive with train, train_labels, test, test_labels. Of the test images 1,000
-calibrate and the others are scored, five draws; experts see all training images. A model is fitted once:
-held-out images enter its calibration only, which is done anew for every draw. Novel are images that are
-turned by 90 degrees, letters and textures in colour.
+images and labels from an archive with train, train_labels, test, test_labels. In each of five draws 1,000
+test images calibrate and the others are scored; experts use all training images. A model is fitted once:
+held-out images affect only its calibration, which is repeated for every draw. Novel images are test images
+rotated by 90 degrees, and letters and textures in colour.
 """
 
 import argparse
@@ -37,11 +37,11 @@ from trustgp_experiments.peers.tuning import likeliest_temperature
 from trustgp_experiments.training.train import now, record_graph
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-BLOCKS, CLASSES, DRAWS = {"ResNet-20": 3, "ResNet-56": 9}, 10, 5  # of a stage; all; of held-out images
+BLOCKS, CLASSES, DRAWS = {"ResNet-20": 3, "ResNet-56": 9}, 10, 5  # per stage; in all; of held-out images
 SIZES = {"train": 50_000, "test": 10_000, "novel": 5_000, "held out": 1_000, "repeat": 50}
 SMALL = {"train": 40, "test": 60, "novel": 10, "held out": 30, "repeat": 1}
 WEIGHTS = Folder("cifar_resnets", "github chenyaofo/pytorch-cifar-models")
-Raw = tuple[Tensor, LatentPrediction]  # logits, and what the model knows before calibration
+Raw = tuple[Tensor, LatentPrediction]  # logits, and the prediction before calibration
 
 
 class Block(nn.Module):
@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Of He et al. 2016, for images of 32 x 32 pixels."""
+    """ResNet of He et al. 2016, for images of 32 x 32 pixels."""
 
     def __init__(self, blocks: int) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ class ResNet(nn.Module):
 
 
 def scaled(pixels: Tensor) -> Tensor:
-    """Images [n, 3, 32, 32] from 0 to 1, as the networks take them."""
+    """Images [n, 3, 32, 32] from 0 to 1, standardised as inputs of the networks."""
     centre, spread = (pixels.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (pixels - centre) / spread
 
 
 def coloured(grey: Tensor, seed: int) -> Tensor:
-    """Grey images [n, 1, 28, 28] between two colours of their own, [n, 3, 32, 32]."""
+    """Grey images [n, 1, 28, 28] as images [n, 3, 32, 32] between two random colours each."""
     low, high = torch.rand(2, len(grey), 3, 1, 1, generator=torch.Generator().manual_seed(seed))
     return low + (high - low) * interpolate(grey, size=(32, 32), mode="bilinear", align_corners=False)
 
@@ -105,8 +105,8 @@ def latent(model: trustgp.UncertaintyModel, images: Tensor) -> Raw:
 
 
 def by_variance(raw: LatentPrediction, own: bool) -> LatentPrediction:
-    """Without noise, at a temperature that grows with the variance of the logits about their mean: of the
-    most probable class, or the mean over the classes."""
+    """Prediction without noise, at a temperature that grows with the variance of the logits about their
+    mean: that of the most probable class (`own`), or the mean over the classes."""
     assert raw.covariance is not None
     k = round(raw.covariance.shape[1] ** 0.5) + 1
     whole, centre = pad(raw.covariance.unflatten(1, (k - 1, k - 1)), (1, 0, 1, 0)), torch.eye(k) - 1.0 / k
@@ -207,7 +207,7 @@ def one_network(
     )
     for kind, top in (("default", 2), ("all classes", CLASSES)):
         fit = partial(trustgp.fit, likelihood=trustgp.Classification(top_classes=top), progress=False)
-        fit(network, (train[0][:500], train[1][:500]), validation=validation)  # loads and plans
+        fit(network, (train[0][:500], train[1][:500]), validation=validation)  # warm-up: loads and plans
         with stages(device) as ledger:
             model = models[kind] = fit(network, train, validation=validation)
         sets = ("test", "turned", "letters", "textures")[: None if top == 2 else 2]

@@ -1,10 +1,10 @@
-"""Are labels calibrated at least as well as by temperatures of their own? The last line is JSON.
+"""Calibration of labels, compared with a temperature for each label. The last line is JSON.
 
     python experiments/benchmarks/labels.py [--seeds 5] [--small]
 
 Generated rows with five or twenty labels, rare and common ones, and networks trained for few and for many
-steps. Beside `likelihood="multilabel"`: the network itself, one temperature for all labels, and one for each,
-all fitted to the same validation rows. Published are NLL and calibration error on other rows, means over the
+steps. Compared with `likelihood="multilabel"`: the network itself, one temperature for all labels, one each,
+all fitted to the same validation rows. Reported are NLL and calibration error on other rows, means over the
 seeds, and the difference from a temperature for each label with its standard error.
 """
 
@@ -28,7 +28,7 @@ Draw = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
 def rows_of(labels: int, seed: int) -> Draw:
-    """Draws n rows and their labels, 0 or 1, from one random function."""
+    """Function that draws n rows and their labels, 0 or 1, from one random function."""
     generator = torch.Generator().manual_seed(seed)
     inner = torch.randn(INPUTS, HIDDEN, generator=generator) * 1.5 / INPUTS**0.5
     outer = torch.randn(HIDDEN, labels, generator=generator) * 5.0 / HIDDEN**0.5
@@ -58,7 +58,7 @@ def trained(rows: tuple[Tensor, Tensor], steps: int, seed: int) -> nn.Module:
 
 
 def temperatures(logits: Tensor, targets: Tensor, size: int) -> Tensor:
-    """The likeliest, of each label or of all: size C or 1."""
+    """Most likely temperatures, of each label (`size` C) or of all (1)."""
     steps = torch.zeros(size, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([steps], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -79,7 +79,7 @@ def scores_of(case: tuple[int, int, int], validation_rows: int, seed: int) -> di
     train, validation, test = draw(rows, 0), draw(validation_rows, 1), draw(TEST_ROWS, 2)
     network = trained(train, steps, seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of labels that no row has
+        warnings.simplefilter("ignore")  # about labels that no row has
         model = trustgp.fit(network, train, validation=validation, likelihood="multilabel", progress=False)
     with torch.no_grad():
         held_out, logits = network(validation[0]).double(), network(test[0]).double()
@@ -91,7 +91,7 @@ def scores_of(case: tuple[int, int, int], validation_rows: int, seed: int) -> di
 
 
 def summary(runs: list[dict[str, list[float]]]) -> dict[str, Any]:
-    """Means over the seeds, and differences of trustgp from a temperature each, with standard errors."""
+    """Means over seeds; differences of trustgp from a temperature per label, with standard errors."""
     table = {name: torch.tensor([run[name] for run in runs], dtype=torch.float64) for name in runs[0]}
     result: dict[str, Any] = {}
     for column, measure in enumerate(("nll", "ece")):

@@ -1,14 +1,14 @@
-"""What does an error bar cost beside the network itself, where that is large? The last line is JSON.
+"""Cost of an error bar relative to the network itself, for large networks. The last line is JSON.
 
     python experiments/benchmarks/large.py --device cuda    # ViT-B/16, BERT-base, ResNet-50, -18, ConvNeXt-T
     python experiments/benchmarks/large.py --device cuda --images 100000    # a stream through ResNet-50
     python experiments/benchmarks/large.py --small --images 80              # does it run?
 
 Networks are Hugging Face's configurations with random weights, in eval mode and float32; rows and labels are
-random, from fixed seeds. After a warm-up of both sides one run measures each figure beside the network's own:
-a fit beside one forward pass over the same rows in batches of 64; `predict` of 64 rows and of one, and of one
-row through the traced graph, beside a forward pass of the same, on a GPU also beside a recorded one (a CUDA
-graph), and the most memory beside a forward and backward pass of the same rows.
+random, from fixed seeds. After a warm-up of both, one run measures each figure relative to the network's own:
+a fit to one forward pass over the same rows in batches of 64; `predict` of 64 rows and of one, and of one row
+through the traced graph, to a forward pass of the same rows, on a GPU also to a recorded one (a CUDA graph);
+and the peak memory to that of a forward and backward pass of the same rows.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def hugging_face(name: str, small: bool) -> nn.Module:
 
 
 def rows_of(name: str, n: int, small: bool) -> tuple[Tensor, Tensor]:
-    """Random inputs and labels for one of them, on the CPU."""
+    """Random inputs and labels for one of the networks, on the CPU."""
     generator = torch.Generator().manual_seed(1)
     side = 32 if small else 224
     if name == "bert":
@@ -77,7 +77,7 @@ class FromBytes(nn.Module):
 
 
 def picture_batches(n: int, side: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """n pictures as bytes and their labels, batch by batch."""
+    """Batches of n pictures in all, as bytes, and their labels."""
     generator = torch.Generator().manual_seed(1)
     pool = torch.randint(0, 256, (BATCH, 3, side, side), generator=generator, dtype=torch.uint8)
     for number, index in enumerate(chunks(n, BATCH)):
@@ -86,7 +86,7 @@ def picture_batches(n: int, side: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def seconds(work: Callable[[], Any], device: torch.device, repeat: int = 1, warm: int = 0) -> float:
-    """The median of some calls, each waited for, after some that do not count."""
+    """Median time of `repeat` synchronised calls, after `warm` calls that do not count."""
     times = []
     for _ in range(warm + repeat):
         start = now(device)
@@ -96,7 +96,7 @@ def seconds(work: Callable[[], Any], device: torch.device, repeat: int = 1, warm
 
 
 def fit_figures(ledger: Ledger, rows: int, alone: float) -> Figures:
-    """A fit's time beside a forward pass over the same rows."""
+    """Time of a fit, absolute and relative to a forward pass over the same rows."""
     return {
         "forward s": alone,
         "fit s": ledger.total,
@@ -108,7 +108,7 @@ def fit_figures(ledger: Ledger, rows: int, alone: float) -> Figures:
 
 
 def large_network(name: str, options: Namespace) -> Figures:
-    """One of them: time and memory of a fit and of predictions."""
+    """Time and memory of a fit and of predictions for one of the networks."""
     device = torch.device(options.device)
     network = hugging_face(name, options.small).to(device)
     inputs, labels = rows_of(name, options.rows, options.small)
@@ -145,7 +145,7 @@ def prediction_figures(model: Any, network: nn.Module, rows: Tensor, options: Na
 
 
 def memory_figures(model: Any, network: nn.Module, inputs: Tensor, ledger: Ledger) -> Figures:
-    """The most memory, beside what was allocated before, over that of a forward and backward pass."""
+    """Peak memory beyond what was allocated before, also relative to a forward and backward pass."""
     device = model.device
 
     def backward(rows: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Does a test notice when a line is wrong? Small changes to modules, one at a time; see experiments/docs.
+"""Mutation tests: whether a test fails after a small change to a module; see experiments/docs.
 
 python experiments/benchmarks/mutation.py math/leave_out data/split    # these modules; without names, all
 """
@@ -23,7 +23,7 @@ import scipy.stats
 import torch
 
 ROOT = Path(__file__).parents[2]
-# Which tests are about a module: those first, then, of what they let pass, those that should notice, too. The
+# Tests of each module: those about it, then, for changes that pass these, others that should also fail. The
 # names are of files below tests/, without "test_" and ".py"; numbers begin those below tests/reliability.
 TESTS: dict[str, tuple[str, str]] = {
     "data/atomic_file": ("15", "24"),
@@ -54,7 +54,7 @@ TESTS: dict[str, tuple[str, str]] = {
     "state/model_state": ("state/forward state/many_kernels model", "09 light_reference state/conformal"),
     "state/summary": ("cli", "26"),
 }
-READ = (scipy.optimize, scipy.stats, torch)  # once, by this process
+READ = (scipy.optimize, scipy.stats, torch)  # imported once, by this process
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -65,7 +65,7 @@ SWAPS: dict[type, type] = {
 
 
 def changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every place that can be changed: its number among the nodes, and what is done there."""
+    """Places that can be changed: the number of the node, and the kind of change."""
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     raised = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
     kinds = [getattr(node, name, None) for node in ast.walk(tree) for name in ("annotation", "returns")]
@@ -86,7 +86,7 @@ def changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def changed(tree: ast.Module, number: int) -> tuple[str, str]:
-    """The module with one change, as text, and the change in words."""
+    """Source text of the module with one change, and a description of the change."""
     tree = copy.deepcopy(tree)
     node = list(ast.walk(tree))[number]
     before = ast.unparse(node.test if isinstance(node, (ast.If, ast.IfExp)) else node)
@@ -105,9 +105,9 @@ def changed(tree: ast.Module, number: int) -> tuple[str, str]:
 
 
 def survives(source: Path, tests: list[str], seconds: int) -> bool:
-    """Whether all tests pass with the package in this folder; one that does not end has noticed.
+    """Whether all tests pass with the package in this folder; a timeout counts as a failure.
 
-    In a fork of this process, which has read torch already: that takes longer than most tests.
+    They run in a fork of this process, which has imported torch: that takes longer than most tests.
     """
     child = os.fork()
     if child:
@@ -122,13 +122,13 @@ def survives(source: Path, tests: list[str], seconds: int) -> bool:
 
 
 def files_of(test: str) -> list[str]:
-    """The files of a name in `TESTS`."""
+    """Test files of a name in `TESTS`."""
     name = Path(f"reliability/{test}_*" if test[0].isdigit() else test)
     return sorted(map(str, ROOT.glob(f"tests/{name.with_name(f'test_{name.name}.py')}")))
 
 
 def try_module(name: str, *, most: int, seed: int, seconds: int) -> None:
-    """Print the changes that no test noticed, and how many there were."""
+    """Print the changes that no test detected, and how many there were."""
     module = Path("trustgp") / f"{name}.py"
     tree = ast.parse((ROOT / "src" / module).read_text())
     places = list(changes(tree))

@@ -1,12 +1,12 @@
-"""What do a fit and a prediction cost beside the network, eager, recorded, or five? The last line is JSON.
+"""Cost of a fit and a prediction relative to networks, eager, recorded or five. The last line is JSON.
 
     python experiments/benchmarks/speed.py [--rows 400 3900] [--device cuda] [--small]
 
 MLPs 8-64-60-2 and 21-5x200-7 ReLU, with smooth made-up targets. A fit is given in seconds of CPU time and of
-the clock, the first in the process apart. A prediction of 1, 64, 256 and 4,096 rows is over the eager
-network, the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and five
-recorded ones; medians, after warming up, with one thread and with all. On a CPU the exported model is over
-five exported networks, too, in onnxruntime with one thread.
+the clock, the first in the process separately. A prediction of 1, 64, 256 and 4,096 rows is relative to the
+eager network, the recorded one (a CUDA graph on a GPU; elsewhere its operations without its Python code) and
+five recorded ones; medians, after warming up, with one thread and with all. On a CPU the exported model is
+relative to five exported networks, too, in onnxruntime with one thread.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def arm(rows: int, widths: list[int], epochs: int) -> tuple[nn.Module, Tensor, T
 
 
 def recorded(network: nn.Module, given: Tensor) -> Callable[[], Any]:
-    """The network's operations on these rows, without its Python code."""
+    """Function that runs the network's operations on these rows, without its Python code."""
     if not given.is_cuda:
         graph = make_fx(network)(given)
         return lambda: graph(given)
@@ -60,7 +60,7 @@ def recorded(network: nn.Module, given: Tensor) -> Callable[[], Any]:
 
 
 def milliseconds(call: Callable[[], Any], device: torch.device, repeat: int) -> float:
-    """The median of some calls, after as many to warm up as a recording takes."""
+    """Median time of `repeat` calls, after five to warm up, as many as a recording takes."""
     times = []
     for _ in range(5 + repeat):
         began = now(device)
@@ -71,7 +71,7 @@ def milliseconds(call: Callable[[], Any], device: torch.device, repeat: int) -> 
 
 @torch.no_grad()
 def predictions(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> dict[str, Any]:
-    """Ratios of `predict` by batch size."""
+    """Time of `predict` and its ratios to the network's, by batch size."""
     table: dict[str, Any] = {}
     for batch in BATCHES:
         given = inputs[torch.arange(batch) % len(inputs)]
@@ -90,7 +90,7 @@ def predictions(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> 
 
 
 def exported(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> dict[str, Any]:
-    """Ratios of the exported model to five exported networks, by batch size."""
+    """Time of the exported model and its ratio to five exported networks, by batch size."""
     table, device = {}, torch.device("cpu")
     with TemporaryDirectory() as folder:
         files = [Path(folder) / f"{name}.onnx" for name in ("model", "network")]
@@ -106,7 +106,7 @@ def exported(model: Any, network: nn.Module, inputs: Tensor, repeat: int) -> dic
 
 
 def fits(network: nn.Module, rows: tuple[Tensor, Tensor], repeat: int) -> tuple[Any, dict[str, Any]]:
-    """The model, and seconds of the first fit and of the median of the next ones."""
+    """The model, and the seconds of the first fit and the median of the next ones."""
     times, model = [], None
     for _ in range(1 + repeat):
         cpu, wall = time.process_time(), now(rows[0].device)

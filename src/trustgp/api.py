@@ -1,4 +1,4 @@
-"""`trustgp.fit` and `trustgp.load`: the only file that knows every task."""
+"""`trustgp.fit`, `trustgp.paper` and `trustgp.load`; the only module that depends on every task."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from .tangents import JacobianRows, Tangents
 from .tangents.modules import check_kind, unwrap
 from .tangents.outputs import Output, as_network, members_of
 
-DENSE = "dense"  # in the text of a model whose outputs have positions
-# by the kind of a file: the model in it, and the reader of its state
+DENSE = "dense"  # key in the metadata of a model whose outputs have positions
+# by the kind of a file: the class of its model, and the reader of its state
 FORMATS: dict[str, Any] = {KIND: (UncertaintyModel, read_model), DETECTOR: (DetectionModel, read_detector)}
 FORMATS[DENSE] = (DenseModel, read_dense)
 
-# Options of `fit` as the paper has them.
+# Options of `fit` as in the paper.
 PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
 PAPER |= {"witness": None, "budget": "none"}
 HINTS = {
@@ -78,22 +78,22 @@ def fit(
 
     Args:
         network: Trained `torch.nn.Module` in eval mode that maps rows to [n], [n, C] or to positions,
-            such as [n, T, C] or [n, C, H, W]; or a list of several with [n] or [n, C], whose prediction is
-            their mean: that of the probabilities for `Classification()`. The variance between them is then
-            known, and gradients are those of the first. A trained perceptron of scikit-learn serves as well;
-            and, without gradients, anything that can be called with rows [n, d]: a function, an estimator
-            with `predict`, a session of onnxruntime.
+            such as [n, T, C] or [n, C, H, W]; or a list of several with outputs [n] or [n, C]; their mean (of
+            probabilities for `Classification()`) is the prediction, the variance between them is known, and
+            gradients are those of the first. A trained perceptron of scikit-learn is accepted as well;
+            and, without gradients, anything that maps rows [n, d] to outputs: a function, an estimator with
+            `predict`, a session of onnxruntime.
         train: Training rows: (inputs, targets), a Dataset, a DataLoader or an iterable of batches. Inputs are
             tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
         likelihood: Observation model: `Regression()` or `Classification()`, or its class or name. Default:
             `Regression()`. Detectors: `trustgp.detection.fit`.
-        validation: Held-out rows that calibrate the error bar, of the same kinds as `train`. Without them,
+        validation: Held-out rows that calibrate the error bar, in any form that `train` has. Without them,
             `Classification()` holds out a tenth of the training rows.
         groups: Trajectory label of each training row, shape [n]; a trajectory is left out as a whole.
         weights: Positive numbers, one for each training row [n]: a row of weight w, over the mean weight, has
-            the noise variance sigma^2 / w; of classes and labels it counts w times. The division into experts
-            ignores them; the witness leaves out rows of less than a tenth of the mean.
-        num_experts: Default: about 250 rows an expert and at most 48 experts; exact experts: 1,000 rows.
+            the noise variance sigma^2 / w; for classes and labels it counts w times. The division into
+            experts ignores weights; the witness leaves out rows with less than a tenth of the mean weight.
+        num_experts: Default: about 250 rows per expert, at most 48 experts; exact experts: 1,000 rows each.
         tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`. Default: gradients, or a sketch of
             512 numbers if there are more; with budget="none" exact features where they are cheap. "last" or
             names of parameters restrict the default to the last layer or to these parameters.
@@ -101,12 +101,12 @@ def fit(
             whose cost does not grow with the outputs; with budget="none" "shared" for regression.
         select: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`; or, from
             a network that states the variance of its prediction, both: `lambda r: (r.mean, r.variance)`.
-        patchwork: How many neighbours lend how many rows. Default: `Patchwork()`.
+        patchwork: How many neighbours an expert has, and how many rows each lends. Default: `Patchwork()`.
         division: How the rows are divided among the experts. Default: `Division()`.
-        witness: A nearest-neighbour GP on the inputs, if they are vectors; None or False: without.
+        witness: A nearest-neighbour GP on the inputs, if they are vectors; None or False: no witness.
         budget: Maximum size of the fitted model: bytes, or a text like "64 MiB"; "none": exact experts of any
             size. Sketches, experts and directions are chosen before the fit (`LayerFactors()` is refused).
-        memory: Maximum memory of the fit itself. Default: what is free.
+        memory: Maximum memory of the fit itself. Default: the free memory.
         executor: `Threads(...)` or `executors.Ray(...)`. Default: a thread per core (two on a GPU), or a
             single one if memory is short.
         device: Where to compute. Default: the network's device.
@@ -149,20 +149,20 @@ def paper(
     pruning: tuple[int, int] | None = (20_000, 1_000),
     **options: Any,
 ) -> UncertaintyModel:
-    """Fit as the paper does (Lee et al., CoRL 2021); `predict(...).variance` is the paper's.
+    """Fit as in the paper (Lee et al., CoRL 2021); `predict(...).variance` is the paper's variance.
 
-    Each output has its own kernel, gate and experts, with the scale and noise of the largest evidence. Two
-    neighbours lend an expert as many rows as an average one has, the most uncertain first. The variance is
-    the posterior's with the noise inside; no rows are left or held out to scale it; there is no witness.
+    Each output has its own kernel, gate and experts, whose scale and noise maximise the evidence. Each of two
+    neighbours lends an expert as many rows as an average expert has, the most uncertain first. The variance
+    is that of the posterior plus the noise, not scaled by left-out or held-out rows; there is no witness.
 
     Args:
         network: As for `fit`.
         train: As for `fit`.
-        likelihood: Default: `Regression()`. `Classification()` has T = sqrt(1 + pi/8 v).
-        pruning: Parameters that are kept: for all experts those that matter most to the loss (Taylor), and of
-            them by each expert those of the largest gradients; all where there are fewer. None: the exact
-            gradients, or the sketch, that `fit` takes.
-        options: Others of `fit`; validation rows serve `model.threshold` alone.
+        likelihood: Default: `Regression()`. `Classification()` divides logits by T = sqrt(1 + pi/8 v).
+        pruning: Numbers of parameters to keep: for all experts those that matter most to the loss (Taylor),
+            and of these, for each expert, those with the largest gradients; all if there are fewer. None: the
+            exact gradients, or the sketch, that `fit` uses by default.
+        options: Other options of `fit`; validation rows only serve `model.threshold`.
 
     Examples:
         >>> p = trustgp.paper(network, train, progress=False).predict(inputs)
@@ -188,12 +188,12 @@ def load(
     select: Output | None = None,
     device: str | torch.device | None = None,
 ) -> UncertaintyModel | Any:
-    """Read an `UncertaintyModel` or `DetectionModel` that was saved, for the network it was fitted to.
+    """Read a saved `UncertaintyModel` or `DetectionModel` for the network that it was fitted to.
 
     Args:
         path: The file.
         network: The same trained network, or list of them; other weights are refused.
-        select: What selects its output, where the model was fitted with one: a file does not hold functions.
+        select: The `select` function of the fit, if it had one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
 
     Examples:

@@ -25,14 +25,14 @@ from .data.version import __version__
 
 WIDTH = 110  # columns, if the output is not a terminal
 EXPERIMENTS = {"demo", "study", "report"}  # commands of another distribution, which may be absent
-INTERRUPTED, CLOSED = 130, 141  # as a shell counts them: 128 and the number of the signal
+INTERRUPTED, CLOSED = 130, 141  # the convention of shells: 128 + the number of the signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0 is success, 1 a missing package, 2 an error of the user, 130 Ctrl-C, 141 a closed output. The arguments
-    come without the program's name; None: those of the process.
+    0 is success, 1 a missing package, 2 an error of the user, 130 Ctrl-C, 141 a closed output. The
+    arguments exclude the program's name; None: the arguments of the process.
     """
     for stream in (sys.stdout, sys.stderr):  # letters that the terminal's encoding lacks are escaped
         if isinstance(stream, TextIOWrapper):
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(arguments)
             finally:
                 sys.stdout.flush()
-        except BrokenPipeError:  # as of `| head`; what Python flushes at exit is discarded
+        except BrokenPipeError:  # for example `| head`; what Python flushes at exit is discarded
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return CLOSED
         except BaseException as error:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Records Ctrl-C, which an interrupted import may turn into another error; a second one exits at once."""
+    """Record Ctrl-C, which an interrupted import may turn into another error; a second one exits at once."""
     pressed: list[int] = []
 
     def handle(number: int, _: Any) -> None:

@@ -38,15 +38,15 @@ class UncertaintyModel(FittedModel):
         True
     """
 
-    state: ModelState  # all that is known; `threshold`, `update` and a move to another device replace it
-    mixtures: tuple[Mixture, ...] = of_state("mixtures", "One per kernel.")
-    witness: WitnessState | None = of_state("witness", "The second opinion; None: there is none.")
-    calibrations: Calibrations = of_state("calibrations", "What the likelihood learnt from held-out rows.")
-    origin: Provenance = of_state("provenance", "Where the model comes from: plain values, saved with it.")
-    memory: Training | None = of_state("training", "What `update` needs; None after loading.")
-    num_experts: int = of_state("num_experts", "Experts of all kernels together.")
-    shape: Shape = of_state("shape", "The sizes on which calibrations depend.")
-    device: torch.device = of_state("device", "Where it lies.")
+    state: ModelState  # everything fitted; `threshold`, `update` and a move to another device replace it
+    mixtures: tuple[Mixture, ...] = of_state("mixtures", "Gates and experts, one mixture per kernel.")
+    witness: WitnessState | None = of_state("witness", "Nearest-neighbour GP on the inputs; None: not used.")
+    calibrations: Calibrations = of_state("calibrations", "Calibrations, fitted to held-out rows.")
+    origin: Provenance = of_state("provenance", "Settings and data of the fit: plain values, saved with it.")
+    memory: Training | None = of_state("training", "Training rows for `update`; None after loading.")
+    num_experts: int = of_state("num_experts", "Number of experts of all kernels.")
+    shape: Shape = of_state("shape", "Sizes on which the calibrations depend.")
+    device: torch.device = of_state("device", "Device of the model.")
 
     def __init__(self, state: ModelState) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class UncertaintyModel(FittedModel):
 
     @property
     def nbytes(self) -> int:
-        """What the error bar holds in memory, the network itself not counted."""
+        """Size of the error bar in memory, in bytes, without the network."""
         return model_state.nbytes(self.state)
 
     @property
@@ -64,7 +64,7 @@ class UncertaintyModel(FittedModel):
 
     @property
     def failed(self) -> list[tuple[int, int]]:
-        """Experts that could not be solved and answer with the prior, as (kernel, expert)."""
+        """Experts that could not be solved and predict their prior, as (kernel, expert)."""
         return [(k, e) for k, m in enumerate(self.mixtures) for e, one in enumerate(m.experts) if one.failed]
 
     @explain_call("predict((image, vector))", "Several inputs are one tuple")
@@ -76,9 +76,9 @@ class UncertaintyModel(FittedModel):
         Args:
             inputs: A tensor, array or data frame, or a tuple or dict of them, as the network takes them; or a
                 Dataset, DataLoader or iterable of inputs or of (inputs, targets).
-            batch_size: The most rows that are predicted at a time, where memory is short. None: all of a
-                tensor, as many as a loader gives, 1,024 of a Dataset.
-            unpack: As for `fit`: `lambda batch: (inputs, targets)`, where a batch is something else.
+            batch_size: Maximum number of rows per pass, if memory is short. None: all rows of a tensor, the
+                batches of a loader, 1,024 rows of a Dataset.
+            unpack: As for `fit`: `lambda batch: (inputs, targets)`, for batches of another form.
         """
         return model_state.predict(self.state, inputs, batch_size=batch_size, unpack=unpack)
 
@@ -92,21 +92,21 @@ class UncertaintyModel(FittedModel):
         return joint(self.state, inputs)
 
     def novelty(self, inputs: Inputs) -> Tensor:
-        """How far from the training rows, in [0, 1], shape [n]."""
+        """Novelty of each row, in [0, 1], shape [n]: 0 on the training rows, 1 far from them."""
         return self.predict(inputs).novelty
 
     def threshold(
         self, rows: Any = None, *, false_alarm: float = 0.01, unpack: Unpack | None = None
     ) -> float:
-        """Fit the threshold of the novelty score, by which `is_novel` goes from now on.
+        """Fit and return the threshold of the novelty score, which `is_novel` uses from now on.
 
-        A new row like those it is fitted on lies above it with probability `false_alarm` at most, however
-        many rows there are. It is saved with the model.
+        The score of a new row like those it is fitted on exceeds it with probability `false_alarm` at most,
+        for any number of rows. It is saved with the model.
 
         Args:
-            rows: Familiar rows that neither the network nor the experts have seen: inputs, or whatever
-                `predict` takes. None: the rows that were held out in the fit.
-            false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 rows.
+            rows: Familiar rows that neither the network nor the experts have seen: inputs in any
+                form that `predict` takes. None: the rows that were held out in the fit.
+            false_alarm: Probability in (0, 1); at least 1 / false_alarm - 1 rows are needed.
             unpack: As for `predict`.
         """
         scores = self.held_scores if rows is None else self.predict(rows, unpack=unpack).score.cpu()
@@ -117,12 +117,12 @@ class UncertaintyModel(FittedModel):
     ) -> ConformalIntervals | ConformalSets | Any:
         """Intervals, or sets of classes, that hold the target with probability `level` at least.
 
-        What is returned has `interval(inputs)` or `sets(inputs)`; see `trustgp.state.conformal`.
+        The result has a method `interval(inputs)` or `sets(inputs)`; see `trustgp.state.conformal`.
 
         Args:
             validation: Rows that neither the network nor the fit has seen: (inputs, targets), a Dataset or a
-                DataLoader. Not those that the model was calibrated on.
-            level: In (0, 1).
+                DataLoader. Rows that calibrated the model must not be among them.
+            level: Coverage in (0, 1).
             unpack: As for `fit`.
         """
         require_support(self, "conformal")
@@ -141,7 +141,7 @@ class UncertaintyModel(FittedModel):
     ) -> list[int]:
         """Add rows; only the experts concerned are solved again. See `trustgp.fitting.update`.
 
-        They are returned, counted through all kernels.
+        The numbers of these experts are returned, counted through all kernels.
         """
         options = {"executor": executor, "progress": progress, "unpack": unpack}
         self.state, touched = update_state(self.state, new_rows, groups=groups, train=train, **options)
@@ -166,7 +166,7 @@ class DenseModel(UncertaintyModel):
     """A network whose outputs have positions (sequences, images, masks), with an error bar at each.
 
     `predict` returns a `DensePrediction`. Made by `trustgp.fit` or `trustgp.load`; `state`, `mixtures` and
-    `origin` are those of its rows: positions, or outputs that were flattened.
+    `origin` belong to the model of its rows: positions, or flattened outputs.
 
     Examples:
         >>> dense = trustgp.fit(segmenter, (images, masks), likelihood="classification", progress=False)
@@ -186,7 +186,7 @@ class DenseModel(UncertaintyModel):
         self.dense, self.full_network = state, state.network
 
     def predict(self, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None) -> Any:
-        """As `UncertaintyModel.predict`: a `DensePrediction`, in the shape of the network's output."""
+        """Predict as `UncertaintyModel.predict` does; a `DensePrediction` in the shape of the output."""
         return dense.predict(self._dense, inputs, batch_size=batch_size, unpack=unpack)
 
     @property
@@ -196,22 +196,22 @@ class DenseModel(UncertaintyModel):
     def threshold(
         self, rows: Any = None, *, false_alarm: float = 0.01, unpack: Unpack | None = None
     ) -> float:
-        """As `UncertaintyModel.threshold`, for positions: of those like the familiar ones that share."""
+        """Fit as `UncertaintyModel.threshold` does; `false_alarm` is a share of familiar positions."""
         p = None if rows is None else self.predict(rows, unpack=unpack).rows
         scores = self.held_scores if p is None else p.score[p.valid].cpu()
         return self._with_threshold(scores, false_alarm)
 
     def watch(self) -> Any:
-        """Refused: a monitor judges frames of one position."""
+        """Raise ValueError: a monitor judges frames of one position."""
         require_support(self, "Monitor")
 
     @property
     def row_model(self) -> UncertaintyModel:
-        """The model of its rows: positions, as features and outputs, or flattened outputs."""
+        """Model of the rows: positions, as features and outputs, or flattened outputs."""
         return UncertaintyModel(self.state)
 
     def as_rows(self, source: Any, name: str, unpack: Unpack | None = None) -> Rows:
-        """All positions that have a target, or flattened outputs, as rows of `UncertaintyModel(state)`."""
+        """Rows of `UncertaintyModel(state)`: all positions that have a target, or flattened outputs."""
         rows = read_dense_rows(source, name, self.full_network, unpack)
         return self._rows(rows)[0]
 
@@ -223,7 +223,7 @@ class DenseModel(UncertaintyModel):
     def update(
         self, new_rows: Any, *, groups: Any = None, unpack: Unpack | None = None, **options: Any
     ) -> list[int]:
-        """As `UncertaintyModel.update`; of many positions a few of each input are added."""
+        """Add rows as `UncertaintyModel.update` does; of many positions, a few of each input are added."""
         if options.get("train") is not None:
             raise ValueError("train= is not for outputs of many positions: experts are updated without it.")
         rows = read_dense_rows(new_rows, "new_rows", self.full_network, unpack)

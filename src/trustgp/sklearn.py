@@ -67,7 +67,7 @@ class _TrustEstimator(BaseEstimator):
         return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
 
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> UncertaintyModel:
-        """The error bar of a given network, or of one that is trained here; rows of weight 0 are dropped."""
+        """Fit the error bar of a given network, or of one trained here; rows of weight 0 are dropped."""
         options, seed = dict(self.fit_options or {}), self.random_state
         groups = None if groups is None else np.asarray(groups)
         check_consistent_length(X, groups)
@@ -132,7 +132,7 @@ class _TrustEstimator(BaseEstimator):
         return network
 
     def _held_out(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        """Which rows are held out, bool [n]: whole groups, if there are groups."""
+        """Mask of the held-out rows, bool [n]: whole groups, if there are groups."""
         share = self.validation_fraction
         if share is None:
             share = VALIDATION_SHARE if VALIDATION_SHARE * len(y) >= self.MIN_VALIDATION_ROWS else 0.0
@@ -147,7 +147,7 @@ class _TrustEstimator(BaseEstimator):
 
 
 def _dtype(network: Networks) -> torch.dtype:
-    """Of the parameters, of several networks those of the first."""
+    """Dtype of the parameters; for several networks, that of the first."""
     return precision_of(network if isinstance(network, nn.Module) else network[0])
 
 
@@ -163,12 +163,12 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
             `MLPRegressor` that is not yet trained. Or a trained `torch.nn.Module`, a list, or a trained
             `MLPRegressor`: the rows of `fit` are then its training rows, as in `trustgp.fit`, so
             cross-validation scores it on training rows. It is not changed.
-        num_experts, tangents, budget: As of `trustgp.fit`.
-        validation_fraction: Of the rows of `fit`, held out from the function and used to calibrate; whole
-            groups if there are groups. None: a tenth if that is 20 rows or more, else none. Not for a trained
-            network.
+        num_experts, tangents, budget: As for `trustgp.fit`.
+        validation_fraction: Share of the rows of `fit` that is held out from the function and used to
+            calibrate; whole groups if there are groups. None: a tenth if that is 20 rows or more, else none.
+            Not for a trained network.
         random_state: The seed of the error bar, and of torch's random numbers within the function; None:
-            another each time.
+            another seed each time.
         fit_options: Other options of `trustgp.fit`, such as {"witness": None}; "validation" is (X, y).
 
     Examples:
@@ -183,9 +183,9 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
         """Train the network, if it is a function, and fit its error bar.
 
         Args:
-            X: Inputs [n, d]; of a trained network its training inputs.
+            X: Inputs [n, d]; for a trained network its training inputs.
             y: Targets [n] or [n, C].
-            groups: Trajectory of each row [n]: held out together.
+            groups: Trajectory label of each row [n]; a trajectory is held out as a whole.
             sample_weight: `weights` of `trustgp.fit` [n]; rows of weight 0 are dropped.
         """
         checks = {"multi_output": True, "y_numeric": True, "dtype": np.float64, "ensure_min_samples": 2}
@@ -200,7 +200,7 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
         return (mean, std) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends that hold the targets with this probability, in the shape of y."""
+        """Ends of the intervals that hold the targets with probability `level`, each in the shape of y."""
         ends, shape = self.prediction(X).interval(level), () if self._flat else (-1,)
         lower, upper = (value.reshape((len(value), *shape)).numpy() for value in ends)
         return lower, upper
@@ -219,15 +219,15 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
 
     Labels may be of any type. The network returns a logit for each class, in the order of `labels_`, or one
     logit for two classes. After `fit`, `classes_` are the labels, sorted, in the order of the columns of
-    `predict_proba`; `model_` and `network_` are as of `TrustRegressor`.
+    `predict_proba`; `model_` and `network_` are as for `TrustRegressor`.
 
     Args:
-        network: As of `TrustRegressor`; its y are class numbers 0, 1, ..., int64 [n].
+        network: As for `TrustRegressor`; its y are class numbers 0, 1, ..., int64 [n].
         classes: The labels in the order of the network's logits. None: those in y, sorted; pass them if y may
             lack some, as in the folds of a cross-validation.
-        validation_fraction: As of `TrustRegressor`; None: a tenth if that is 5 rows or more. Every class
+        validation_fraction: As for `TrustRegressor`; None: a tenth if that is 5 rows or more. Every class
             keeps a training row.
-        others: As of `TrustRegressor`.
+        others: As for `TrustRegressor`.
 
     Examples:
         >>> estimator = trustgp.sklearn.TrustClassifier(classifier).fit(inputs, kinds)
@@ -258,7 +258,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         self.classes = classes
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """As of `TrustRegressor`, with labels y [n]."""
+        """Fit as `TrustRegressor.fit` does, with labels y [n]."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         given = getattr(self.network, "classes_", None) if self.classes is None else self.classes
@@ -289,18 +289,18 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         return torch.from_numpy(np.argsort(self.labels_)[positions])
 
     def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Without the units of classes that would have no training row."""
+        """Held-out mask without the units of classes that would have no training row left."""
         return held_out & ~np.isin(units, units[np.isin(y, np.setdiff1d(y[held_out], y[~held_out]))])
 
 
 class TrustLabelClassifier(ClassifierMixin, _TrustEstimator):
-    """A classifier of several labels a row, with calibrated probabilities: `predict_proba`.
+    """A classifier for several labels per row, with calibrated probabilities: `predict_proba`.
 
     y [n, C] holds a 0 or 1 for each label, and the network returns a logit for each.
 
     Args:
-        network: As of `TrustRegressor`; its y are 0 and 1, int64 [n, C].
-        others: As of `TrustRegressor`; validation_fraction None: a tenth if that is 5 rows or more.
+        network: As for `TrustRegressor`; its y are 0 and 1, int64 [n, C].
+        others: As for `TrustRegressor`; validation_fraction None: a tenth if that is 5 rows or more.
 
     Examples:
         >>> estimator = trustgp.sklearn.TrustLabelClassifier(tagger).fit(inputs, tags)
@@ -311,7 +311,7 @@ class TrustLabelClassifier(ClassifierMixin, _TrustEstimator):
     MIN_VALIDATION_ROWS: ClassVar[int] = 5
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """As of `TrustRegressor`, with labels y [n, C]."""
+        """Fit as `TrustRegressor.fit` does, with labels y [n, C]."""
         X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64, ensure_min_samples=2)
         if (kind := type_of_target(y)) != "multilabel-indicator" or not np.isin(y, (0, 1)).all():
             raise ValueError(f"y is {kind}; a 0 or 1 for each of several labels is needed, [n, C].")

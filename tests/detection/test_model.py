@@ -82,8 +82,12 @@ def test_the_threshold_is_a_quantile_of_held_out_detections_that_match_a_target(
     network, model = fitted
     adapter = model.settings.adapter
     images, targets = noise_scenes(network, 24, 2, adapter)
+    own, held_out = model.threshold(false_alarm=0.2), model.held_scores  # of the fit's pictures
+    few = model.threshold((images[:16], targets[:16]), false_alarm=0.2)
+    assert few == model.threshold(false_alarm=0.2)  # of the pictures that were passed last
+    assert len(model.held_scores) < len(held_out)
     threshold = model.threshold((images, targets), false_alarm=0.2)
-    assert threshold == pytest.approx(model.threshold(false_alarm=0.2), rel=1e-4)  # of the fit's own
+    assert threshold == pytest.approx(own, rel=1e-4)
     scores = []
     each = zip(model.predict(images), targets, *outputs_of(network, images), strict=True)
     for detections, true, chances, boxes in each:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from many import each
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from trustgp.detection import BoxTargets
-from trustgp.detection.scenes import as_pictures, as_scenes
+from trustgp.detection.scenes import SceneStream, as_pictures, as_scenes
 
 HEIGHT, WIDTH = 60, 80
 BOXES = torch.tensor([[10.0, 20.0, 40.0, 50.0], [30.0, 5.0, 70.0, 25.0]])  # left, top, right, bottom
@@ -136,6 +136,15 @@ def test_every_source_gives_the_same_pictures_and_targets(source):
         assert one.labels.tolist() == [1, 0]
     assert len(targets) == 2
     assert torch.equal(as_pictures(BATCH, channels=3, size=(HEIGHT, WIDTH)), IMAGES)
+
+
+def test_the_number_of_pictures_is_that_of_the_sampler():
+    def total(sampler, **options):
+        loader = DataLoader(SOURCES["rows"], 2, collate_fn=unzipped, sampler=sampler, **options)
+        return SceneStream(loader, DETECTOR, name="scenes").total
+
+    assert total(SubsetRandomSampler([1])) == 1
+    assert total([0, 1, 0], drop_last=True) == 2
 
 
 ALONE = IMAGES, list(IMAGES), IMAGES[0], DataLoader(IMAGES, 2), TensorDataset(IMAGES)

@@ -61,8 +61,7 @@ def test_choices_of_parameters():
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"),
-    [("first", '"all", "last"'), (["2.weight"], "not in the network"), ([], "it has")],
+    ("choice", "message"), [("first", '"all", "last"'), (["2.weight"], "not in the network"), ([], "it has")]
 )
 def test_choices_without_parameters_are_refused(choice, message):
     with pytest.raises(ValueError, match=message):

@@ -12,7 +12,7 @@ from .core.registry import STUDIES
 
 
 def add_demo(commands: Any) -> None:
-    """`trustgp demo`: a first look."""
+    """Add the command `trustgp demo`, a first look."""
     parser = commands.add_parser("demo", help="a toy and a simulated arm, no data needed; about a minute")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of figures and results")
     parser.add_argument("--seed", type=_seed, default=0)
@@ -33,7 +33,7 @@ def add_demo(commands: Any) -> None:
 
 
 def add_study(commands: Any) -> None:
-    """`trustgp study`: measurements beside the peers."""
+    """Add the command `trustgp study`, which measures trustgp beside its peers."""
     about = "Studies:\n" + "".join(f"  {name:<16}{text}\n" for name, text in STUDIES.items())
     form: Any = {"description": about, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = commands.add_parser("study", help="measure trustgp beside its peers", **form)
@@ -59,7 +59,7 @@ def add_study(commands: Any) -> None:
 
 
 def add_report(commands: Any) -> None:
-    """`trustgp report`: stored results as a page."""
+    """Add the command `trustgp report`, which shows stored results as a page."""
     parser = commands.add_parser("report", help="one page of HTML from the results of studies")
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of results, from `study`")
     parser.add_argument("--out", type=Path, help="the page (default DIR/report.html)")
@@ -73,7 +73,7 @@ def add_report(commands: Any) -> None:
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
-    """Imported here: it brings torch, which `--help` does not need."""
+    """Errors of the user; the import is here because it brings torch, which `--help` does not need."""
     from .core.result import StudyError
 
     return (StudyError,)

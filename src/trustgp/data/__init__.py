@@ -1,1 +1,1 @@
-"""Rows, their shapes, chunks and files."""
+"""Reading, batching, fingerprinting and storing of rows and tensors."""

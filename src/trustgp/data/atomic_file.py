@@ -1,4 +1,4 @@
-"""How a file is written whole or not at all: every writer here goes this way."""
+"""Atomic writing of files, used by every writer of this library."""
 
 import errno
 import os
@@ -14,14 +14,14 @@ PART = ".part"  # ends the name of a file that is being written
 
 @contextmanager
 def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
-    """Where to write what shall stand at `path`: it goes there when the block ends without an error.
+    """Yield a temporary path, which is moved to `path` when the block ends without an error.
 
-    It is an empty temporary file in the same folder; afterwards fsync, rename, and fsync of the folder, so
-    that a reader, a crash or a power failure finds the old file or the new one. A file that is replaced keeps
-    its mode; a new one has that of the user's mask. Through a link its target is written, and the link stays.
+    It is an empty file in the same folder; afterwards it is synced, renamed, and the folder synced, so that
+    a reader, a crash or a power failure finds the old file or the new one. A replaced file keeps its mode; a
+    new file gets the mode of the user's umask. If `path` is a link, its target is written and the link stays.
 
-    With `named` it is made under its own name, in an empty temporary folder: for what is called after its
-    file, and for what is a folder itself. After an OSError the file before it is intact.
+    With `named` the path has the final name, in an empty temporary folder, and does not exist yet: for
+    content that depends on the file name, and for folders. If writing fails, the old file is intact.
     """
     path = Path(path)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -31,13 +31,13 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
     with explained(f"cannot write in the folder of {path}"):
         if named:
             temporary.mkdir(0o700)
-        else:  # not `tempfile`, whose files nobody but the owner may read
+        else:  # not `tempfile`, whose files only the owner may read
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             os.close(os.open(temporary, flags, 0o666 if mode is None else 0o600))
     try:
         with explained(f"{path} was not written; the file before it is intact"):
             yield made
-            for part in (made, *made.rglob("*")):  # of a folder all that is in it
+            for part in (made, *made.rglob("*")):  # of a folder, everything in it
                 _sync(part, mode)
             os.replace(made, target)
     finally:
@@ -50,10 +50,10 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
 
 
 def _mode(path: Path, target: Path) -> int | None:
-    """The mode of the file that is replaced; None: there is none yet. What is no file is refused."""
+    """Mode of the file to replace; None if there is none yet. Raise OSError if it is no regular file."""
     try:
         mode = os.lstat(target).st_mode
-    except OSError:  # not there; or its folder is not, as whoever writes will see
+    except OSError:  # no such file, or no such folder: then writing fails
         return None
     if not stat.S_ISREG(mode):
         folder = stat.S_ISDIR(mode)
@@ -63,8 +63,8 @@ def _mode(path: Path, target: Path) -> int | None:
 
 
 def _sync(path: Path, mode: int | None) -> None:
-    """Bring a file to the disk, with this mode, or the names in a folder: a rename is durable only then."""
-    if (folder := path.is_dir()) and os.name == "nt":  # has no call for it
+    """Sync a file (after setting its mode, unless None) or a folder: a rename is durable only then."""
+    if (folder := path.is_dir()) and os.name == "nt":  # which cannot sync folders
         return
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
@@ -77,8 +77,7 @@ def _sync(path: Path, mode: int | None) -> None:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Raise an OSError in the block as one of the same kind (`PermissionError` and so on) that says what it
-    means."""
+    """Raise an OSError of the block again, as one of the same kind, with a message that explains it."""
     try:
         yield
     except OSError as error:

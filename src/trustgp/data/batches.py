@@ -15,14 +15,14 @@ TARGETS = ("labels", "label", "label_ids")  # names of targets in a batch
 MASK, WORDS = "attention_mask", "input_ids"
 IGNORED = -100  # label of a position without a class
 
-BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
+BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # types of one batch, or of a pair
 Pair = tuple[Inputs, Inputs]
 Unpack = Callable[[Any], tuple[Any, Any]]
-"""(inputs, targets) of a batch that is something else, such as a dict or a triple."""
+"""Function that returns (inputs, targets) of a batch of another form, such as a dict or a triple."""
 
 
 def is_stream(source: Any) -> bool:
-    """Whether it gives batches one after another, and is not one itself."""
+    """Whether `source` yields batches, rather than being a batch itself."""
     if isinstance(source, (DataLoader, Dataset)):
         return True
     if isinstance(source, list) and source and all(map(split_targets, source)):
@@ -31,8 +31,8 @@ def is_stream(source: Any) -> bool:
 
 
 def batches_of(source: Any, size: int) -> tuple[Iterable[Any], bool]:
-    """The batches of a loader, of a Dataset (so many rows each) or of another iterable, and whether their
-    rows come in the data's own order."""
+    """Batches of a loader, of a Dataset (`size` rows each) or of another iterable; and whether the rows keep
+    the order of the data."""
     if isinstance(source, DataLoader):
         # with a batch sampler of the user's own, the order is decided there and not by `sampler`
         sampler = source.sampler if source.batch_sampler is None else source.batch_sampler
@@ -42,7 +42,7 @@ def batches_of(source: Any, size: int) -> tuple[Iterable[Any], bool]:
 
 
 def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, Any]:
-    """(inputs, targets): what `unpack` makes of a batch, or what it is itself."""
+    """Pair (inputs, targets) from a batch, by `unpack` if it is given; raise if there is no such pair."""
     given, pair = _described(source), source
     if unpack is not None:
         try:
@@ -62,7 +62,7 @@ def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, 
 
 
 def _described(source: Any) -> str:
-    """What it is, and what is in it."""
+    """Type of `source` with its length, keys or columns, for error messages."""
     kind = f"a {type(source).__name__}"
     if isinstance(source, (tuple, list)):
         return f"{kind} of {len(source)}"
@@ -71,7 +71,7 @@ def _described(source: Any) -> str:
 
 
 def split_targets(batch: Any) -> tuple[dict[str, Any], Any] | None:
-    """(inputs, targets) of a dict that holds both; None: it is something else."""
+    """Pair (inputs, targets) from a dict that holds both; None for anything else."""
     names = [name for name in TARGETS if isinstance(batch, Mapping) and name in batch]
     if not names or len(batch) < 2:
         return None
@@ -79,8 +79,8 @@ def split_targets(batch: Any) -> tuple[dict[str, Any], Any] | None:
 
 
 def inputs_like(batch: Any, network: nn.Module, wanted: str, kinds: Sequence[str]) -> Inputs:
-    """The inputs in what the user passed: themselves, or those beside targets; refused where their structure
-    is not the wanted one, or their dimensions are not those of `kinds`."""
+    """Inputs of a batch, with or without targets in it. Raise ValueError unless they have the structure
+    `wanted`, the dimensions of `kinds`, and at least one row."""
     inputs = as_inputs(batch, network)
     given = structure(inputs)
     if given != wanted:
@@ -99,10 +99,10 @@ def inputs_like(batch: Any, network: nn.Module, wanted: str, kinds: Sequence[str
 
 
 def equal_lengths(pairs: Iterable[Pair], network: nn.Module | None = None) -> Iterator[Pair]:
-    """The same batches; those with an attention mask are padded to the longest of all.
+    """Yield the batches; those with an attention mask are padded to the longest of all.
 
-    What is as long as the mask in each batch is padded on the side where the batches are: words by the word
-    that masked positions have, labels by `IGNORED`, real targets by NaN, all else by 0.
+    Every tensor as long as the mask is padded, on the side on which the batches have their padding: tokens
+    with the padding token, labels with `IGNORED`, real targets with NaN, all else with 0.
     """
     stream = iter(pairs)
     for first in stream:
@@ -134,7 +134,7 @@ def _as_long(leaf: Any, length: int) -> bool:
 
 
 def _padding_word(texts: list[dict[str, Tensor]], network: nn.Module | None) -> int:
-    """The word of masked positions; where there are none, the network's own."""
+    """Padding token: that of masked positions; without any, that of the network's config, or 0."""
     masked = [t[WORDS][t[MASK] == 0] for t in texts if WORDS in t and t[WORDS].shape == t[MASK].shape]
     words = torch.cat(masked) if masked else torch.zeros(0)
     config = getattr(network, "config", None)

@@ -1,9 +1,9 @@
-"""Text from elsewhere, made safe to show: what a terminal or a browser would obey is written out."""
+"""Text from untrusted sources made safe to print: control characters are escaped."""
 
 import re
 
 MAX_CHARACTERS = 2000  # characters of one text; a forged file may hold a name of a megabyte
-# control characters, half characters, and those that are not seen but change how their neighbours are read
+# control characters, surrogates, and invisible characters that change how their neighbours are displayed
 _CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -11,7 +11,7 @@ _CONTROLS = re.compile(
 
 
 def printable(text: object, *, keep: str = "", most: int | None = MAX_CHARACTERS) -> str:
-    r"""The text with "\x1b" for an escape and so on, but for the characters to `keep`; cut after `most`."""
+    r"""Text with control characters escaped ("\x1b") unless in `keep`, cut after `most` characters."""
     whole = str(text)
     if most is not None and len(whole) > most:
         whole = f"{whole[:most]}... ({len(whole)} characters)"

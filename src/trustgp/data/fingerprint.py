@@ -1,4 +1,4 @@
-"""Fingerprints: is this the same network, the same data?"""
+"""Fingerprints that identify a network and its data."""
 
 import hashlib
 import re
@@ -18,9 +18,9 @@ from .trees import leaves, raw_bytes, structure
 def network_fingerprint(network: nn.Module) -> str:
     """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
 
-    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU; they are
-    made the same for every release of torch, of which 2.13 began to name the bias of norms. A class of
-    ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
+    The printed settings (`extra_repr`) hold what no tensor holds, such as the slope of a LeakyReLU; they are
+    made equal for all releases of torch, since 2.13 began to print the bias of norms. A renamed class of
+    ours keeps its old name in `FINGERPRINT`, so that files written before still load.
     """
     digest = hashlib.sha256()
     for name, module in network.named_modules():
@@ -30,7 +30,7 @@ def network_fingerprint(network: nn.Module) -> str:
 
 
 def _add_weights(digest: Any, network: nn.Module, precision: torch.dtype | None) -> str:
-    """The digest with every parameter and buffer that is saved, in this precision; None: in its own."""
+    """Hex digest after adding every saved parameter and buffer, in this precision (None: its own)."""
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
@@ -53,8 +53,8 @@ PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # fr
 
 
 def weights_fingerprints(network: nn.Module) -> dict[str, str]:
-    """SHA-256 over names and values of every parameter and buffer that is saved, by precision: that of the
-    network, and the coarser ones, as they would be there. So it is known again where it was moved."""
+    """SHA-256 over names and values of every saved parameter and buffer, by precision: the network's own and
+    each coarser one, so that a converted network is recognised."""
     names = PRECISIONS[PRECISIONS.index(precision_of(network)) :]
     with ThreadPoolExecutor(len(names)) as pool:  # hashing releases the interpreter
         prints = pool.map(lambda one: _add_weights(hashlib.sha256(), network, one), names)
@@ -62,7 +62,7 @@ def weights_fingerprints(network: nn.Module) -> dict[str, str]:
 
 
 def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
-    """Whether these are the weights of `weights_fingerprints`, up to the coarser of both precisions."""
+    """Whether the network has the weights of `prints`, compared in the coarser of both precisions."""
     if not (stored := [one for one in PRECISIONS if str(one) in prints]):
         return False
     coarser = PRECISIONS[max(PRECISIONS.index(stored[0]), PRECISIONS.index(precision_of(network)))]
@@ -74,7 +74,7 @@ def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     digest: Any = hashlib.sha256(structure(rows.first).encode())
     for number, leaf in enumerate(leaves(rows.first)):
         digest.update(f"{leaf.dtype}{(len(rows), *leaf.shape[1:])}".encode())
-        # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
+        # a few rows at a time: rows on a disk or on a GPU are never copied as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
             digest.update(raw_bytes(leaves(rows.take(index))[number]))
     for tensor in (rows.targets, extra, rows.weights):

@@ -1,6 +1,6 @@
-"""Data frames and series, of pandas, polars or whoever else: known by what they offer, none is imported.
+"""Data frames and series of pandas, polars or other packages, recognised by their methods, not imported.
 
-Rows count in the order in which they stand; an index, or the names of the columns, mean nothing here.
+Rows keep their order; an index and the names of the columns are ignored.
 """
 
 from decimal import Decimal
@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a frame or a series: it has columns, or is one, and gives its values as an array."""
+    """Whether `value` is a frame or a series: an object with a method `to_numpy`."""
     return hasattr(value, "to_numpy") and not isinstance(value, type)
 
 
 def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
-    """The values of a frame [n, columns], or of a series [n]; what is missing is NaN.
+    """Values of a frame [n, columns] or of a series [n]; missing values are NaN.
 
-    For a network its numbers become floats as its parameters are. Whole numbers stay what they are where it
-    has an embedding, which looks them up; and without a network all of them do.
+    With a network, numbers take the precision of its parameters, except that integers become int64 if the
+    network has an embedding, which looks them up. Without a network, numbers keep their type.
     """
     series = getattr(frame, "columns", None) is None
     values = _values(frame, f"series {getattr(frame, 'name', None)!r}") if series else _table(frame)
-    tensor = torch.from_numpy(np.array(values, order="C"))  # a copy, which may be written to
+    tensor = torch.from_numpy(np.array(values, order="C"))  # a writable copy
     if network is None:
         return tensor
     embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
@@ -33,7 +33,7 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
 
 
 def precision_of(network: nn.Module) -> torch.dtype:
-    """Of its first parameter of real numbers; float64 where it has none."""
+    """Dtype of the first floating-point parameter; float64 if there is none."""
     return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float64)
 
 
@@ -52,7 +52,7 @@ def _table(frame: Any) -> np.ndarray:
 
 
 def _values(column: Any, what: str) -> np.ndarray:
-    """Its numbers; a ValueError names a column that holds something else."""
+    """Numbers of a column; a ValueError names a column that holds anything else."""
     values = column.to_numpy()
     if values.dtype == object:  # numbers beside missing ones, or no numbers at all
         missing = np.asarray(column.is_null() if hasattr(column, "is_null") else column.isna(), dtype=bool)

@@ -1,10 +1,10 @@
-"""Sizes as people write them."""
+"""Sizes in bytes, read from and written as text."""
 
 import re
 from dataclasses import dataclass
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-EXACT = "none"  # instead of a budget: experts keep everything, however large that is
+EXACT = "none"  # instead of a budget: experts keep everything, at any size
 _QUANTITY = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*")
 
 
@@ -40,7 +40,7 @@ def parse_bytes(value: int | str, *, name: str) -> int:
 
 
 def size_text(size: float) -> str:
-    """Bytes for people."""
+    """Bytes as text with a unit, such as "64.0 MiB"."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,9 +1,8 @@
-"""What the user hands over, read once into aligned rows.
+"""The user's data, read once into aligned rows of inputs and targets.
 
 `train`, `validation` and new rows may be a pair of tensors, arrays or data frames, a `Dataset`, a
-`DataLoader` or an iterable of batches. Whatever it was, inputs and targets are read together in one pass, so
-a loader that shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied
-whole.
+`DataLoader` or an iterable of batches. Inputs and targets are always read together in one pass, so a loader
+that shuffles cannot misalign them. Memory-mapped arrays are used in place and never copied as a whole.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from .batches import Unpack, as_pair, batches_of, equal_lengths, is_stream
 from .chunking import byte_chunks, near_bytes, row_bytes
 from .trees import Inputs, as_inputs, count, kinds, leaves, raw_bytes, rebuilt, structure, take, to_device
 
-KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
-SPARED_BYTES = 2**26  # of the disk that are left to others
-BATCH_ROWS = 128  # of a Dataset, read at a time
-REPEATED, HASHED_BYTES = 1e-4, 2**24  # difference of repeated rows over their spread; read at a time
-UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are repeats
+KEPT_BYTES = 2**30  # maximum size in memory of rows from a loader or an iterable
+SPARED_BYTES = 2**26  # of disk space that stay free
+BATCH_ROWS = 128  # rows of a Dataset that are read at a time
+REPEATED, HASHED_BYTES = 1e-4, 2**24  # tolerance of duplicates over the spread; bytes read at a time
+UNIQUE_SHARE = 0.9  # unique targets over distinct rows, from which equal rows are duplicates
 MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
 
 
@@ -44,7 +43,7 @@ class Rows:
     inputs: Inputs
     targets: Tensor
     ordered: bool = True  # whether the rows are in the user's order
-    weights: Tensor | None = None  # of the rows, over their mean, float64 [n]; None: all count once
+    weights: Tensor | None = None  # row weights over their mean, float64 [n]; None: all rows count once
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -58,38 +57,38 @@ class Rows:
         return self.take(indices), self.targets[indices.to(self.targets.device)]
 
     def weights_at(self, indices: Tensor) -> Tensor | None:
-        """The weights of the rows `indices`, on the CPU; None: all count once."""
+        """The weights of the rows `indices`, on the CPU; None: all rows count once."""
         return None if self.weights is None else self.weights[indices.cpu()]
 
     @property
     def first(self) -> Inputs:
-        """The inputs of the first row: what they are like."""
+        """The inputs of the first row, as an example of their structure, shapes and types."""
         return self.take(torch.tensor([0]))
 
     def to_device(self, device: torch.device) -> Rows:
-        """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
+        """Rows with inputs on `device` if it is a GPU with room for them; else the rows as they are."""
         if not near_bytes(len(self), self.first, device):
             return self
         return replace(self, inputs=to_device(self.inputs, device))
 
     def subset(self, chosen: Tensor) -> Rows:
-        """Those that are True in `chosen` [n], or at these indices, where they are: none is copied."""
+        """Rows that are True in `chosen` [n], or have these indices; their inputs are not copied."""
         return ChosenRows(self, torch.arange(len(self))[chosen])
 
     def every(self, stride: int) -> Rows:
-        """Every `stride`-th of them."""
+        """Every `stride`-th row."""
         return self if stride == 1 else self.subset(torch.arange(len(self)) % stride == 0)
 
     def rebind(self, whole: Rows) -> Rows:
-        """The same rows of another copy of all of them."""
+        """The same rows taken from `whole`, another copy of all rows, for example on another device."""
         return whole
 
     def parent_indices(self, indices: Tensor) -> Tensor:
-        """The indices of the rows `indices` among all of them."""
+        """Indices of the rows `indices` among all rows, of which these may be a subset."""
         return indices
 
     def looks_like_time_series(self, generator: torch.Generator) -> bool:
-        """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
+        """Whether neighbouring rows are far more similar than random ones, in both inputs and targets."""
         n = len(self)
         if n < 50 or not self.ordered:
             return False
@@ -103,7 +102,7 @@ class Rows:
         return any(leaf.is_floating_point() for leaf in leaves(self.first))
 
     def _beginnings(self, index: Tensor) -> list[Tensor]:
-        """The first numbers of some rows, at most 256 of each leaf that has any, and the targets, float64."""
+        """First numbers of some rows, at most 256 of each floating-point leaf and of the targets, float64."""
         lots = []
         for part in index.split(64):  # rows may be long
             inputs, targets = self.batch(part)
@@ -113,10 +112,10 @@ class Rows:
 
 
 class ChosenRows(Rows):
-    """Some of other rows, in their memory; they are copied when they are asked for."""
+    """A subset of other rows that shares their memory; inputs are copied when they are read."""
 
     whole: Rows
-    index: Tensor  # which of them [n]
+    index: Tensor  # of these rows in `whole`, [n]
 
     def __init__(self, whole: Rows, index: Tensor) -> None:
         fields = {"whole": whole, "index": index, "ordered": whole.ordered}
@@ -144,7 +143,7 @@ class ChosenRows(Rows):
 
 
 class DenseOutputError(ValueError):
-    """Outputs or targets have more than two dimensions; the rows are those that were read."""
+    """Outputs or targets have more than two dimensions; `rows` holds the rows that were read."""
 
     def __init__(self, message: str, rows: Any = None) -> None:
         super().__init__(message)
@@ -152,10 +151,10 @@ class DenseOutputError(ValueError):
 
 
 def distinct_rows(rows: Rows) -> Tensor:
-    """Which rows do not repeat an earlier one, inputs and targets up to `REPEATED` of their spread, [n].
+    """Mask of the rows that do not duplicate an earlier row, up to `REPEATED` of the spread, bool [n].
 
-    Rounded numbers are hashed; inputs are read only where targets repeat. Where many rows share their targets
-    with others, as in tables of categories, equal rows are observations of their own.
+    Rounded inputs and targets are hashed; inputs are read only if targets repeat. If many rows share their
+    targets, as in tables of categories, equal rows count as separate observations: all are True.
     """
     n, size = len(rows), HASHED_BYTES // max(1, row_bytes(rows.first)) + 1
     sample, targets = rows.batch(torch.arange(0, n, max(1, n // min(size, 1024))))
@@ -164,13 +163,13 @@ def distinct_rows(rows: Rows) -> Tensor:
     if (unique := len(keys.unique())) < n:
         lots = (map(hashed, leaves(rows.take(part)), leaves(sample)) for part in torch.arange(n).split(size))
         keys = keys + torch.cat([torch.stack([*lot]).sum(dim=0) for lot in lots])
-    order = keys.argsort(stable=True)  # of equal ones the first row comes first
+    order = keys.argsort(stable=True)  # among equal keys the first row comes first
     new[order[1:].cpu()] = (keys[order].diff() != 0).cpu()
     return new if unique >= UNIQUE_SHARE * int(new.sum()) else torch.ones_like(new)
 
 
 def hashed(values: Tensor, like: Tensor) -> Tensor:
-    """A number for each row [n], int64, equal where rows are; the spread is that of the rows `like`."""
+    """Hash of each row, int64 [n], equal for equal rows; the spread is that of the rows `like`."""
     flat, like = values.reshape(len(values), -1), like.reshape(len(like), -1)
     if flat.is_floating_point():
         peak = like.double().abs().amax(dim=0)
@@ -178,11 +177,11 @@ def hashed(values: Tensor, like: Tensor) -> Tensor:
         step = (REPEATED * (like / unit).std(dim=0, correction=0)).nan_to_num(1.0).clamp_min(1e-12)
         flat = (flat.double() / unit / step).round().clamp(-(2.0**60), 2.0**60)
     weights = torch.randint(2**62, (flat.shape[1],), generator=torch.Generator().manual_seed(0))
-    return (flat.long() * weights.to(flat.device)).sum(dim=1)  # it may overflow, always alike
+    return (flat.long() * weights.to(flat.device)).sum(dim=1)  # it may overflow, always in the same way
 
 
 def finite_rows(inputs: Inputs) -> Tensor:
-    """Which rows hold no NaN and no infinity, shape [n] bool."""
+    """Mask of the rows without NaN or infinity, bool [n]."""
     tensors = leaves(inputs)
     finite = torch.ones(tensors[0].shape[0], dtype=torch.bool, device=tensors[0].device)
     for leaf in tensors:
@@ -203,25 +202,25 @@ def require_all(finite: Tensor, what: str) -> None:
 
 
 class RowBuffer:
-    """Collects tensors with the rows as first dimension; each batch brings some rows of every tensor.
+    """Buffer of tensors with the rows as first dimension; each batch adds some rows to every tensor.
 
-    They are in memory while they are few, beyond that in files that are then mapped. The files have no name
-    from the start (or lose it on closing, where a system knows no files without), so a killed process leaves
-    nothing behind.
+    Up to `KEPT_BYTES` are kept in memory; beyond that, rows are written to files, which are then mapped. The
+    files have no name from the start (or are deleted on closing, on systems without unnamed files), so a
+    killed process leaves nothing behind.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name  # of the data, in error messages
         self._batches: list[list[Tensor]] = []  # in memory
-        self._files: list[IO[bytes]] = []  # of each tensor, once they are many
-        self._like: list[Tensor] = []  # none of the rows of each tensor
+        self._files: list[IO[bytes]] = []  # one for each tensor, once there are many rows
+        self._like: list[Tensor] = []  # each tensor with zero rows: its dtype and shape
         self._rows, self._bytes = 0, 0
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """One batch: the same tensors each time, of shape [b, ...], alike but for b."""
+        """Add one batch: the same tensors [b, ...] each time; only b may differ."""
         self._rows += len(tensors[0])
         self._bytes += sum(tensor.nbytes for tensor in tensors)
-        # copies: whoever makes the batches may use their memory again
+        # copies: a loader may reuse the memory of its batches
         self._batches.append([tensor.detach().clone() for tensor in tensors])
         self._like = self._like or [tensor[:0] for tensor in self._batches[0]]
         if self._bytes > KEPT_BYTES:
@@ -231,18 +230,18 @@ class RowBuffer:
                 raise self._full(error) from error
 
     def finish(self) -> list[Tensor]:
-        """The whole tensors, shape [n, ...]: in memory, or mapped files that are read as they are needed."""
+        """Complete tensors [n, ...], in memory or as mapped files that are read on demand."""
         if self._files:
             return [self._mapped(file, like) for file, like in zip(self._files, self._like, strict=True)]
         parts, whole = [[*part] for part in zip(*self._batches, strict=True)], []
         self._batches.clear()
         for part in parts:
             whole.append(part[0] if len(part) == 1 else torch.cat(part))
-            part.clear()  # no longer twice there
+            part.clear()  # frees the batches
         return whole
 
     def _write(self) -> None:
-        """Move what is in memory to the files."""
+        """Move the batches in memory to the files."""
         if not self._files:
             self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
         size = sum(tensor.nbytes for batch in self._batches for tensor in batch)
@@ -272,19 +271,19 @@ class RowBuffer:
 
 
 def mapped_rows(n: int, like: Tensor) -> Tensor:
-    """Room for n rows like those of a tensor, in a file as above; OSError: the disk is full."""
+    """Tensor for n rows like those of `like`, in a mapped temporary file; OSError if the disk is full."""
     size = n * like[0].nbytes
     with tempfile.TemporaryFile(prefix="trustgp-") as file:
         file.truncate(size)
-        if hasattr(os, "posix_fallocate"):  # else a full disk would be noticed in the middle of the work
+        if hasattr(os, "posix_fallocate"):  # else a full disk would only be noticed during the work
             os.posix_fallocate(file.fileno(), 0, size)
         pages = mmap.mmap(file.fileno(), size)
     return torch.frombuffer(pages, dtype=like.dtype).reshape(n, *like.shape[1:])
 
 
 def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inputs, Inputs]:
-    """Batches of (inputs, targets), leaves [b, ...] that are alike but for b, one after another, in one pass;
-    many of them go to a mapped file. `name` is what error messages call them."""
+    """Concatenate batches of (inputs, targets), leaves [b, ...] that may differ in b only, in one pass; many
+    rows go to a mapped file. `name` is used in error messages."""
     buffer, first = RowBuffer(name), None
     for number, pair in enumerate(batches):
         inputs, targets = map(count, pair)
@@ -301,7 +300,7 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
 
 
 def _kind(pair: Inputs) -> str:
-    """Structure, types and shapes, as text."""
+    """Structure, types and shapes of a row, as text."""
     return f"{structure(pair)} of {', '.join(kinds(pair))}"
 
 
@@ -313,11 +312,11 @@ def read_rows(
     unpack: Unpack | None = None,
     network: nn.Module | None = None,
 ) -> Rows:
-    """Read `source` once into aligned rows, and check that they are whole, and whether they are finite.
+    """Read `source` once into aligned rows; check their shapes and, with `finite`, that they are finite.
 
-    It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
-    of them, or of dicts with `labels`; or of something else, that `unpack` makes pairs of. `name` is what
-    error messages call it; what is in frames becomes what `network` needs.
+    `source` is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or other iterable of
+    batches: pairs, dicts with `labels`, or anything that `unpack` turns into pairs. `name` is used in error
+    messages; arrays and data frames are converted to the types that `network` needs.
     """
     if isinstance(source, Rows):
         pair, ordered = (source.inputs, source.targets), source.ordered
@@ -347,7 +346,7 @@ def read_rows(
 
 
 def require_finite_rows(rows: Rows, name: str) -> None:
-    """Raise where inputs or targets are not finite."""
+    """Raise ValueError unless all inputs and targets are finite."""
     for what, values in (("inputs", rows.inputs), ("targets", rows.targets)):
         reals = (leaf for leaf in leaves(values) if leaf.is_floating_point())
         sums = (part.sum(dtype=torch.float64) for leaf in reals for part in byte_chunks(leaf))

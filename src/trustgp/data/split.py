@@ -1,4 +1,4 @@
-"""Rows that are kept from the experts to calibrate on, and labels of rows that belong together."""
+"""Rows held out from the experts for calibration, group labels, row weights and duplicates."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,8 +11,8 @@ from .rows import Rows, hashed
 from .trees import leaves
 from .user_warnings import warn_user
 
-HELD_OUT_EVERY = 10  # one row in so many is kept from the experts
-MAX_HELD_OUT = 2000  # of them
+HELD_OUT_EVERY = 10  # one row in this many is held out from the experts
+MAX_HELD_OUT = 2000  # held-out rows, at most
 ENOUGH_ROWS = 300  # unseen rows: on CIFAR-10 their temperature is as good as that of thousands
 MIN_SPLIT_ROWS = 50  # training rows below which none are split off
 MIN_WEIGHT = 1e-8  # of a row, over the mean: with less it has no effect
@@ -20,7 +20,7 @@ LOOKED_UP_ROWS, SEARCHED_ROWS, COMPARED_NUMBERS = 256, 2**17, 8  # in a search f
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
-    """Which rows to keep from the experts, bool [n]: none of too few; of groups [n] whole ones."""
+    """Mask of the rows to hold out from the experts, bool [n]: whole groups [n]; none if rows are few."""
     if len(rows) < MIN_SPLIT_ROWS or (groups is not None and int(groups.max()) == 0):
         warn_user(
             f"there are no validation rows and only {len(rows)} training rows in one group: using a "
@@ -38,19 +38,19 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
 
 
 def held_rows(n: int, seed: int) -> Tensor:
-    """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
+    """Mask of the rows to hold out, bool [n]: the same for the same n and seed."""
     return _held_units(torch.arange(n), seed)
 
 
 def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
-    """The rows that experts hold, of those that were given (the first `given`) and all later ones."""
+    """Rows of the experts: the first `given` rows without the held-out ones, and all later rows."""
     kept = torch.ones(len(rows), dtype=torch.bool)
     kept[:given] = ~held_rows(given, seed)
     return rows.subset(kept)
 
 
 def _held_units(groups: Tensor, seed: int) -> Tensor:
-    """Groups in random order until a tenth of the rows is reached, never all of them; bool [n]."""
+    """Mask of the rows of random groups that hold a tenth of all rows, bool [n]; never of all groups."""
     count = int(groups.max()) + 1
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     totals = torch.bincount(groups)[order].cumsum(0)
@@ -59,7 +59,7 @@ def _held_units(groups: Tensor, seed: int) -> Tensor:
 
 
 def check_groups(groups: Any, rows: Rows) -> Tensor | None:
-    """Labels as 0, 1, 2, ...; any kind of label will do, one for each row, in the rows' order."""
+    """Labels as numbers 0, 1, 2, ... [n], from labels of any type, one for each row in the rows' order."""
     if groups is None:
         return None
     given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
@@ -74,7 +74,7 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
 
 
 def _require_one_each(values: Tensor, rows: Rows, name: str) -> None:
-    """Raise unless there is one value for each row, in the order of the rows."""
+    """Raise ValueError unless there is one value for each row, in the order of the rows."""
     if values.shape != (len(rows),):
         what = f"{name} have shape {tuple(values.shape)}; one for each of {len(rows)} rows is needed"
         raise ValueError(f"{what}, [{len(rows)}].")
@@ -84,7 +84,7 @@ def _require_one_each(values: Tensor, rows: Rows, name: str) -> None:
 
 
 def weighted(rows: Rows, weights: Any) -> Rows:
-    """The rows with the user's weights, one for each, over their mean; equal ones are as good as none."""
+    """Rows with the user's weights, divided by their mean; equal weights are dropped."""
     if weights is None:
         return rows
     given = weights.detach().cpu() if isinstance(weights, Tensor) else np.asarray(weights, dtype=np.float64)
@@ -102,20 +102,20 @@ def weighted(rows: Rows, weights: Any) -> Rows:
 
 
 def in_proportion(weights: Tensor) -> Tensor:
-    """Indices of n rows in proportion to their weights [n], ascending: one of twice the mean comes twice."""
+    """Indices of n rows by their weights [n], ascending: a row of twice the mean weight occurs twice."""
     edges, n = weights.cumsum(dim=0), len(weights)
     steps = (torch.arange(n, dtype=torch.float64) + 0.5) * (edges[-1:] / n)
     return torch.searchsorted(edges, steps).clamp_max(n - 1)
 
 
 def repeated(rows: Rows) -> Rows:
-    """As many rows, each as often as it weighs."""
+    """Rows resampled in proportion to their weights, without changing their number."""
     return rows if rows.weights is None else rows.subset(in_proportion(rows.weights))
 
 
 def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:
-    """About which share of held-out rows are training rows too, by a few of their numbers; 0 unless they are
-    most of them, and clearly more than training rows that have a twin, as in tables that repeat."""
+    """Estimated share of held-out rows that are also training rows, by a few of their numbers; 0 unless it is
+    more than half, and clearly more than the share of duplicates among the training rows."""
     draw = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(rows), generator=draw)[:SEARCHED_ROWS]
     asked = torch.randperm(len(held_out), generator=draw)[:LOOKED_UP_ROWS]
@@ -125,18 +125,18 @@ def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:
     train, validation = (hashed(keys, keys) for keys in (train, validation))
     unique = int((train.unique(return_counts=True)[1] == 1).sum())
     shares = float(torch.isin(validation, train).double().mean()), 1.0 - unique / len(train)
-    share, repeated = (min(1.0, one * len(rows) / len(index)) for one in shares)  # as those not looked at
+    share, repeated = (min(1.0, one * len(rows) / len(index)) for one in shares)  # with rows not searched
     return share if share > 0.5 * (1.0 + repeated) else 0.0
 
 
 def _keys(rows: Rows, index: Tensor) -> Tensor:
-    """A few numbers of each row, those in the middle of each leaf and the targets, int64 [k, d]."""
+    """Key of each row: the middle numbers of each leaf and of the targets, as bits, int64 [k, d]."""
     parts = []
     for leaf in (*leaves(rows.inputs), rows.targets):
-        line = leaf[(slice(None), *(size // 2 for size in leaf.shape[1:-1]))]  # where it lies, nothing copied
+        line = leaf[(slice(None), *(size // 2 for size in leaf.shape[1:-1]))]  # a view, not a copy
         line = line.reshape(len(line), -1)
         start = max(0, (line.shape[1] - COMPARED_NUMBERS) // 2)
         numbers = line[:, start : start + COMPARED_NUMBERS][index.to(line.device)].cpu()
         bits = numbers.double().view(torch.int64) if numbers.is_floating_point() else numbers.long()
-        parts.append(bits ^ (bits >> 32))  # of whole numbers the lower half is 0, of which hashes take most
+        parts.append(bits ^ (bits >> 32))  # a whole number's lower bits are 0, and hashes depend on those
     return torch.cat(parts, dim=1)

@@ -1,11 +1,11 @@
-"""Small tables for terminals and notebooks, made of texts."""
+"""Small text tables for terminals and notebooks."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 
 def text_table(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """The title, and a line for each row below it, in columns."""
+    """Table as plain text: the title, a line for each row in aligned columns, and the note."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
@@ -13,7 +13,7 @@ def text_table(title: str, rows: Iterable[Sequence[str]], note: str = "") -> str
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """The same for a notebook, with a header. Every text is shown as it is: markup in it is not obeyed."""
+    """Table as HTML for a notebook, with a header; markup in the texts is escaped."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

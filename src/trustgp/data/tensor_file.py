@@ -1,9 +1,9 @@
-"""One file format for models and checkpoints: safetensors, whole or absent, with a checksum.
+"""File format of models and checkpoints: safetensors, written atomically, with a checksum.
 
 The metadata of the safetensors file have one key, "trustgp": a JSON table of format, version, description
 and a SHA-256 over every byte of the file (with the checksum's own digits taken as zeros). safetensors writes
 several keys in another order each time; with one key the same state gives the same bytes. The checksum finds
-damage, not attackers: whoever can write the file can write a matching checksum.
+damage, not attackers: anyone who can write the file can write a matching checksum.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from .atomic_file import atomic_file
 from .escapes import printable
 
 VERSION = 3
-MAX_HEADER_BYTES, MAX_TENSORS = 2**20, 2**13  # a kernel has a few dozen tensors, whatever its experts
+MAX_HEADER_BYTES, MAX_TENSORS = 2**20, 2**13  # a kernel has a few dozen tensors, however many experts
 METADATA_KEY = "trustgp"
 FIELDS = {"sha256": str, "format": str, "version": int, "text": dict}  # of the metadata's JSON table
 ZEROS = b"0" * 64
@@ -41,7 +41,7 @@ class ArtifactError(ValueError):
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable(message))  # it may quote the file, or a name that somebody else has given
+        super().__init__(printable(message))  # the message may quote untrusted text
 
 
 class TensorFile(NamedTuple):
@@ -68,7 +68,7 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: Mapping[st
 
 
 def encode(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """What `write` writes, with a checksum of zeros."""
+    """Bytes of a file, with zeros in place of the checksum."""
     table = {"sha256": ZEROS.decode(), "format": kind, "version": VERSION, "text": text}
     # cloned: safetensors refuses tensors that share memory
     plain = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
@@ -76,20 +76,20 @@ def encode(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 
 def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix`, by the rest of their names."""
+    """Tensors whose names begin with `prefix`, keyed by the rest of their names."""
     return {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 def read(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Text and tensors of a file of this kind, after all checks that need no knowledge of what they mean."""
+    """Text and tensors of a file of this kind, after all checks that do not depend on their meaning."""
     return read_file(path, (kind,))[1:3]
 
 
 def read_file(path: Path, kinds: Collection[str]) -> TensorFile:
-    """A file of one of these kinds, after the same checks.
+    """Contents of a file of one of these kinds, after the checks of `read`.
 
-    Every byte is read once: what is hashed is what is parsed, so that another process which replaces, cuts or
-    overwrites the file meanwhile gives one whole file or an `ArtifactError`.
+    Every byte is read once, and the hashed bytes are the parsed ones: if another process replaces, truncates
+    or overwrites the file meanwhile, the result is one whole file or an `ArtifactError`.
     """
     require_plain(path)
     with open(path, "rb") as file:
@@ -116,13 +116,13 @@ def read_file(path: Path, kinds: Collection[str]) -> TensorFile:
         raise ArtifactError(f"{path}: the checksum does not match; the file is damaged or cut short.")
     try:
         tensors = load(content)
-    except Exception as error:  # whatever safetensors or torch object to, the header is wrong
+    except Exception as error:  # whatever the error is, the header is wrong
         raise ArtifactError(f"{path}: its tensors cannot be read: {error}.") from error
     return TensorFile(metadata["format"], metadata["text"], tensors, size)
 
 
 def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
-    """The table in a header's metadata, see `FIELDS`; safetensors itself accepts duplicate keys."""
+    """Table in a header's metadata, see `FIELDS`, without duplicate keys, which safetensors accepts."""
     if (count := header.count(b'"data_offsets"')) > MAX_TENSORS:  # before they are parsed
         raise ArtifactError(f"{path}: {count} tensors, more than {MAX_TENSORS}; not a trustgp file.")
     try:
@@ -140,7 +140,7 @@ def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
 
 
 def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) -> None:
-    """Raise unless the file is of one of these kinds, and of a version that is read here."""
+    """Raise ArtifactError unless the file is of one of these kinds and of the supported version."""
     kind, version, wanted = metadata["format"], metadata["version"], "' or '".join(kinds)
     if kind not in kinds:
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
@@ -151,7 +151,7 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON in which no key occurs twice."""
+    """Parsed JSON; ValueError if a key occurs twice in an object."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(table := dict(pairs)) < len(pairs):  # a file has thousands of objects: counted only then
@@ -163,17 +163,17 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def require_plain(path: Path) -> None:
-    """Refuse pipes and devices, at which a program would wait, or read without an end."""
+    """Raise ArtifactError for pipes and devices, on which a read may block or never end."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a folder has an OSError of its own
         raise ArtifactError(f"{path}: is a pipe or a device, not a file.")
 
 
 class Reader:
-    """Takes tensors out of a table one by one, and checks each; what is left over is an error."""
+    """Reader that takes tensors from a table by name and checks each; leftover tensors are an error."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
         self._tensors, self._left, self._where = tensors, set(tensors), where
-        self.recast: dict[torch.dtype, torch.dtype] = {}  # what is taken, by what is asked for, and made that
+        self.recast: dict[torch.dtype, torch.dtype] = {}  # requested dtype: stored dtype to convert
 
     def take(self, name: str, dtype: torch.dtype | None, *shape: int | None) -> Tensor:
         """The tensor `name`, of this dtype (None: floating) and shape (None: any size)."""
@@ -188,7 +188,7 @@ class Reader:
         fits = value.ndim == len(shape) and all(want in (None, have) for want, have in sizes)
         self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
         self.require(not value.is_floating_point() or torch.isfinite(value), name, "holds NaN or infinity")
-        return value.clone()  # where a tensor of a file begins in memory changes how BLAS libraries round
+        return value.clone()  # how BLAS libraries round depends on the alignment in memory
 
     def matching(self, prefix: str) -> list[str]:
         """Names not yet taken that begin with `prefix`, without it."""
@@ -202,7 +202,7 @@ class Reader:
         return value
 
     def require(self, holds: Tensor | bool, name: str, what: str) -> None:
-        """Refuse the tensor `name` unless this holds, of all entries."""
+        """Raise ArtifactError about the tensor `name` unless `holds` is true for all entries."""
         if not bool(torch.as_tensor(holds).all()):
             raise self.fail(name, what)
 
@@ -210,6 +210,6 @@ class Reader:
         return ArtifactError(f"{self._where}: tensor '{name}' {what}.")
 
     def finish(self) -> None:
-        """Raise if anything was not taken."""
+        """Raise ArtifactError if any tensor was not taken."""
         if self._left:
             raise ArtifactError(f"{self._where}: unknown tensors {sorted(self._left)[:3]}.")

@@ -1,4 +1,4 @@
-"""Modes of torch that a user may have switched on around a call, and in which gradients would be others."""
+"""Modes of torch that a user may have enabled around a call and that would change its gradients."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,20 +13,20 @@ _USERS_DEVICE: ContextVar[torch.device | None] = ContextVar("default device outs
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
-    """Mixed precision switched off: an error bar is that of the network in the precision it has."""
+    """Disable mixed precision: an error bar belongs to the network in the precision that it has."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @contextmanager
 def plain_modes() -> Iterator[None]:
-    """Neither mixed precision nor inference mode, in which no tensor that is made can have a gradient."""
+    """Disable mixed precision and inference mode (no gradients), and create new tensors on the CPU."""
     with torch.inference_mode(False), without_autocast("cpu"), without_autocast("cuda"), cpu_default():
         yield
 
 
 @contextmanager
 def cpu_default() -> Iterator[None]:
-    """Tensors made without a device lie on the CPU, whatever `torch.set_default_device` was called with."""
+    """Create tensors without a device on the CPU, whatever the user passed to `set_default_device`."""
     if (device := torch.empty(0).device).type == "cpu":
         yield
         return
@@ -39,12 +39,12 @@ def cpu_default() -> Iterator[None]:
 
 
 def users_default() -> AbstractContextManager[object]:
-    """Within `cpu_default` the device of before, on which the user's network may make tensors."""
+    """Restore the user's default device within `cpu_default`, for tensors that the network creates."""
     return _USERS_DEVICE.get(None) or nullcontext()
 
 
 def refuse_transforms(inputs: Inputs) -> None:
-    """Raise within a transform of torch.func: gradients through an error bar would be 0 without a word."""
+    """Raise RuntimeError within a transform of torch.func: gradients would silently be 0."""
     if any(is_functorch_wrapped_tensor(leaf) for leaf in leaves(inputs)):
         raise RuntimeError(
             "predict was called within torch.func (vmap, grad, jvp, ...), which it does not support; pass "
@@ -53,6 +53,6 @@ def refuse_transforms(inputs: Inputs) -> None:
 
 
 def readable(tensor: torch.Tensor) -> bool:
-    """Whether a value may decide what is computed: not on a GPU, which would have to be waited for, nor in a
-    trace."""
+    """Whether code may branch on a tensor's value: not on a GPU, which would have to be synchronised, nor in
+    a trace."""
     return tensor.device.type == "cpu" and type(tensor) is torch.Tensor

@@ -15,7 +15,7 @@ Inputs = Any  # a tensor, or a tuple or dict of tensors; every leaf has the rows
 
 
 def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = Tensor) -> Inputs:
-    """`function` of every tensor in `inputs`, or of all that is of this kind, the structure kept."""
+    """Apply `function` to every leaf of type `kind` in `inputs`, and keep the structure."""
     if type(inputs) is kind:
         return function(inputs)
     if isinstance(inputs, Mapping):
@@ -29,7 +29,7 @@ def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = T
 
 
 def leaves(inputs: Inputs, kind: Any = Tensor) -> list[Tensor]:
-    """The tensors in `inputs`, or what else is of this kind; those of a dict by keys, as in `structure`."""
+    """Leaves of type `kind` in `inputs`; those of a dict by sorted keys, as in `structure`."""
     if isinstance(inputs, dict):
         return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key], kind)]
     if isinstance(inputs, (tuple, list)):
@@ -58,12 +58,12 @@ def count(inputs: Inputs) -> int:
 
 
 def kinds(inputs: Inputs) -> list[str]:
-    """Types and shapes without the rows, of each leaf: "float32[3]"."""
+    """Type and shape of a row of each leaf, such as "float32[3]"."""
     return [f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}" for leaf in leaves(inputs)]
 
 
 def check_dimensions(inputs: Inputs, wanted: Sequence[str], name: str) -> None:
-    """Raise where a leaf has more or fewer dimensions than those that `kinds` once told; sizes may differ."""
+    """Raise ValueError unless leaves have as many dimensions as in `wanted` (`kinds`); sizes may differ."""
     for leaf, kind in zip(leaves(inputs), wanted, strict=False):
         sizes = kind.partition("[")[2].rstrip("]")
         if leaf.ndim != 1 + len(sizes.split(", ") if sizes else []):
@@ -79,7 +79,7 @@ def take(inputs: Inputs, indices: Tensor) -> Inputs:
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """`inputs` anew: a network that works in place must not change the user's tensors."""
+    """Copy of `inputs`: a network that works in place must not change the user's tensors."""
     return map_tensors(torch.clone, inputs)
 
 
@@ -89,25 +89,25 @@ def to_device(inputs: Inputs, device: torch.device) -> Inputs:
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
-    """Parts of the same structure, one after another."""
+    """Parts of the same structure, concatenated along the rows."""
     return rebuilt(parts[0], (torch.cat(group) for group in zip(*map(leaves, parts), strict=True)))
 
 
 @runtime_checkable
 class ArrayLike(Protocol):
-    """What NumPy can read: arrays, data frames, series."""
+    """Objects that NumPy can read: arrays, data frames, series."""
 
     def __array__(self) -> np.ndarray: ...
 
 
 def as_inputs(inputs: Inputs, network: nn.Module | None = None) -> Inputs:
-    """`inputs` with arrays and frames taken as tensors, in the precision of the network, if it is given."""
+    """`inputs` with arrays and frames converted to tensors, in the precision of `network` if it is given."""
     return map_tensors(lambda leaf: _as_tensor(leaf, network), inputs, Tensor | np.ndarray | ArrayLike)
 
 
 def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
-    """An array's own memory, wherever it lies; only what torch does not know is laid out anew, and real
-    numbers of another precision than the network's, unless a file is mapped."""
+    """Tensor of a leaf; it shares an array's memory. Only layouts that torch does not support are copied, and
+    real numbers in another precision than the network's, unless a file is mapped."""
     if isinstance(leaf, Tensor):
         return _plain_tensor(leaf)
     if not isinstance(leaf, np.ndarray):
@@ -127,7 +127,7 @@ def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
 
 
 def _plain_tensor(tensor: Tensor) -> Tensor:
-    """Without a gradient; a ValueError where its numbers do not lie side by side, or nowhere."""
+    """Detached tensor; a ValueError if it is nested, sparse or on the meta device."""
     if tensor.is_nested or tensor.layout != torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise ValueError(f"a tensor is {kind}; a dense one is needed: tensor.to_dense(), or padded rows.")
@@ -139,7 +139,7 @@ def _plain_tensor(tensor: Tensor) -> Tensor:
 
 
 def raw_bytes(tensor: Tensor) -> np.ndarray:
-    """The numbers of a tensor one after another, as bytes."""
+    """Bytes of the numbers of a tensor, in their order."""
     plain = tensor.detach().cpu().contiguous()
     # a single number counts as contiguous whatever its stride, but can then not be seen as bytes
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
@@ -166,7 +166,7 @@ def state_tensors(state: Any) -> list[Tensor]:
 
 
 def moved(state: Any, fn) -> Any:
-    """The same state with every tensor passed through `fn`."""
+    """Copy of `state` with `fn` applied to every tensor."""
     if isinstance(state, Tensor):
         return fn(state)
     if isinstance(state, tuple):

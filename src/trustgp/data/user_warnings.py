@@ -1,5 +1,4 @@
-"""What a user is told: warnings at their own line, however deep the call, which package is missing, and what
-was perhaps meant by a name that is none."""
+"""Messages for users: warnings at their own line of code, missing packages, suggestions for wrong names."""
 
 import contextlib
 import difflib
@@ -31,7 +30,7 @@ def warn_user(message: str) -> None:
 
 
 def add_note(error: Exception, note: str) -> None:
-    """`error.add_note(note)`. Python 3.10 has no notes and prints none: there the message has it, too."""
+    """Call `error.add_note(note)`. Python 3.10 prints no notes: there the message ends with it as well."""
     if sys.version_info >= (3, 11):
         error.add_note(note)
         return
@@ -41,7 +40,7 @@ def add_note(error: Exception, note: str) -> None:
 
 
 def optional_package(name: str, missing: str) -> Any:
-    """A package that not everyone has, or an error that says how to get it."""
+    """Optional package `name`; an ImportError with the text `missing` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -49,7 +48,7 @@ def optional_package(name: str, missing: str) -> Any:
 
 
 def nearest_name(given: str, allowed: Iterable[str]) -> str:
-    """A question that names what is nearest to a misspelt name; empty: nothing is near."""
+    """Question that suggests the allowed name closest to a misspelt one; empty if none is close."""
     matches = difflib.get_close_matches(given.lower(), list(allowed), n=1)
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
@@ -57,8 +56,8 @@ def nearest_name(given: str, allowed: Iterable[str]) -> str:
 def explain_call(
     rows: str, how: str = "Inputs and targets are one pair", hints: Mapping[str, str] = NO_HINTS
 ) -> Callable[[Function], Function]:
-    """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near,
-    or the hint for this name."""
+    """Decorator that explains wrong calls: for too many arguments the TypeError shows how to pass `rows`, for
+    an unknown name it has the hint for this name, or the closest name."""
 
     def explained(function: Function) -> Function:
         parameters = inspect.signature(function).parameters

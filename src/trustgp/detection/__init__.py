@@ -1,4 +1,4 @@
-"""Detectors: an error bar for every box and class, and for every picture."""
+"""Detectors: error bars for boxes and classes, and a novelty score for every detection and picture."""
 
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.detections import Detections

@@ -1,9 +1,9 @@
 """A detector's logits and boxes, features of its queries and of their boxes, and the targets that they match.
 
 The features of a query are the output of the last attention before the heads: in the DETR family the
-cross-attention to the picture's features, in YOLOS the attention of its token to all others. Those of its box
-are the mean over the cells inside of the last map of the picture: in the DETR family the encoder's output.
-Forward hooks find both during a pass, so that no detector need be listed by name.
+cross-attention to the picture's features, in YOLOS the attention of its token to all others. The features of
+its box are the mean of the cells inside the box, in the last map of the picture: in the DETR family the
+encoder's output. Forward hooks find both during a pass, so that no detector need be listed by name.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ CLASS_COST, DISTANCE_COST, OVERLAP_COST = 1.0, 5.0, 2.0  # weights of a match, a
 
 @dataclass(frozen=True)
 class Adapter:
-    """Where a detector of one's own has its features, and how many classes.
+    """Settings of a custom detector: the modules that give its features, and its number of classes.
 
     Args:
-        seen: Name of the module, or names of several, whose output are the features of each query: [n, Q, d],
-            or a map [n, d, height, width] whose cells are the queries, row by row; those of several, such as
-            the maps of several scales, are concatenated. None: the last attention.
-        cells: Name of the module whose output are the cells of the picture, a map [n, d, height, width]; or
+        seen: Name of the module, or names of several, that output the features of each query: [n, Q, d], or
+            a map [n, d, height, width] whose cells are the queries, row by row. The queries of several, such
+            as maps of several scales, are concatenated. None: the last attention.
+        cells: Name of the module that outputs the cells of the picture, a map [n, d, height, width]; or
             names of two, where the first gives tokens [n, height * width, d] and the second any map of that
             height and width. None: the last LayerNorm or BatchNorm with such an output; (): none.
         labels: The number of classes. None: `config.num_labels`.
-        suppression: Of two boxes of one class that overlap by more than this the less confident is dropped,
-            for detectors that find an object several times. None: none is.
+        suppression: Overlap above which the less confident of two boxes of one class is dropped, for
+            detectors that find an object several times. None: no box is dropped.
 
     Examples:
         >>> adapter = trustgp.detection.Adapter(seen=("fine", "coarse"), labels=2)
@@ -66,9 +66,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class DetectorOutputs:
-    """Of n pictures with Q queries each."""
+    """Outputs of a detector for n pictures with Q queries each."""
 
-    logits: Tensor  # of the classes and, where there is one, last of no object, [n, Q, C] or [n, Q, C + 1]
+    logits: Tensor  # of the classes, [n, Q, C], or with "no object" last, [n, Q, C + 1]
     boxes: Tensor  # centre and size over the picture's, [n, Q, 4]
     features: Tensor  # of each query, [n, Q, d]
     cells: Tensor  # of the picture, [n, height, width, D]; D = 0: there are none
@@ -101,12 +101,12 @@ class Detector:
 
     @property
     def place(self) -> Tensor:
-        """A tensor of its device and precision."""
+        """A tensor with the device and precision of the network."""
         return next(self.network.parameters())
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> DetectorOutputs:
-        """One pass of pictures [n, channels, height, width]; the first one finds the modules."""
+        """Outputs for pictures [n, channels, height, width]; the first call also finds the modules."""
         if not self.names:
             self.names = self._find(images[:2])
         if self.cells is None:
@@ -135,7 +135,7 @@ class Detector:
         raise ValueError(f"Adapter(cells={self.cells!r}): no map, or no token for each of its cells.")
 
     def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Logits, boxes, and the outputs of modules by name, the last call last."""
+        """Logits, boxes, and the outputs of modules by name, in the order of their last calls."""
         captured: dict[str, Any] = {}
 
         def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
@@ -152,7 +152,7 @@ class Detector:
         return logits, boxes, captured
 
     def _find_cells(self, pictures: Tensor) -> tuple[str, ...]:
-        """The last normalisation of a pass whose output is a map, or has a token for each cell of one."""
+        """Name of the last normalisation that outputs a map, or names of one with its tokens and of a map."""
         shapes: dict[str, tuple[int, ...]] = {}
 
         def keep(name: str, module: nn.Module, arguments: tuple, output: Any) -> None:
@@ -176,7 +176,7 @@ class Detector:
         return ()
 
     def _find(self, pictures: Tensor) -> tuple[str, ...]:
-        """The last attention of a pass whose output has a row for each query."""
+        """Name of the last attention module whose output has a row for each query."""
         named = dict(self.network.named_modules())
         attention = {m for m in named.values() if any(word in type(m).__name__.lower() for word in ATTENTION)}
         inner = {name: m for name, m in named.items() if attention.intersection(m.modules()) == {m}}
@@ -204,7 +204,7 @@ def _parse_outputs(outputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def _by_query(output: Any, n: int, queries: int) -> Tensor | None:
-    """The output of a module as [n, rows, d]; None: it has no row for each query."""
+    """The output of a module as [n, rows, d], where rows are queries; None: it has no such form."""
     if not isinstance(output, Tensor) or output.ndim not in (3, 4) or not output.is_floating_point():
         return None
     if output.ndim == 4:  # a map
@@ -217,7 +217,7 @@ def _by_query(output: Any, n: int, queries: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Detection:
-    """Settings of a fitted detector: see `trustgp.detection.fit`, whose options they are.
+    """Settings of a fitted detector: the options of `trustgp.detection.fit`.
 
     Examples:
         >>> settings = trustgp.Detection(threshold=0.3)
@@ -239,7 +239,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class QueryRows:
-    """Rows with labels, and the pictures that they are of."""
+    """Rows of queries with labels, and features of the pictures that they belong to."""
 
     features: Tensor  # of the query, [m, d]
     logits: Tensor  # of the classes and, last, of no object, [m, C + 1]
@@ -254,7 +254,7 @@ class QueryRows:
 
     @classmethod
     def joined(cls, parts: Sequence[QueryRows]) -> QueryRows:
-        """All of them, with the pictures numbered in this order."""
+        """Rows of all parts, concatenated, with the pictures numbered in this order."""
         table = {one.name: torch.cat([getattr(part, one.name) for part in parts]) for one in fields(cls)}
         starts = accumulate((len(part.pictures) for part in parts), initial=0)
         numbers = [part.picture + start for part, start in zip(parts, starts, strict=False)]
@@ -272,17 +272,17 @@ class QueryRows:
 
     @property
     def one_class(self) -> Tensor:
-        """The single class of pictures, int64, [n]."""
+        """Class of each picture, always 0 as pictures have one class, int64, [n]."""
         return torch.zeros(len(self.pictures), dtype=torch.int64)
 
 
 def probabilities(logits: Tensor, num_labels: int) -> Tensor:
-    """Of the classes, without "no object", [n, Q, C]: a softmax where that has a logit, else sigmoids."""
+    """Class probabilities without "no object", [n, Q, C]: softmax if that has a logit, else sigmoids."""
     return logits.sigmoid() if logits.shape[-1] == num_labels else logits.softmax(dim=-1)[..., :num_labels]
 
 
 def with_background(logits: Tensor, num_labels: int) -> Tensor:
-    """With a logit for no object last: 0 where classes are sigmoids, which leaves their odds."""
+    """Logits with "no object" last; where classes are sigmoids, its logit is 0, which keeps their odds."""
     return torch.nn.functional.pad(logits, (0, 1)) if logits.shape[-1] == num_labels else logits
 
 
@@ -295,8 +295,8 @@ def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, T
 
 
 def cell_weights(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Weights of the cells of a map inside boxes, centre and size over the picture's [..., 4]: equal, of the
-    cells whose centre lies at most half a cell outside, [..., height * width]."""
+    """Weights of the cells of a map, [..., height * width], in boxes [..., 4], centre and size over the
+    picture's: equal for cells whose centre is at most half a cell outside the box, 0 for the others."""
     sides = []
     for axis, count in ((0, width), (1, height)):
         centre = (torch.arange(count, device=boxes.device, dtype=boxes.dtype) + 0.5) / count
@@ -307,7 +307,7 @@ def cell_weights(boxes: Tensor, height: int, width: int) -> Tensor:
 
 
 def mean_inside(outputs: DetectorOutputs, picture: Tensor, query: Tensor) -> Tensor:
-    """The mean of the cells inside the box of each query, [m, D]; queries of a picture follow each other."""
+    """Mean of the cells inside the box of each query, [m, D]; queries must be in the order of pictures."""
     cells = outputs.cells
     weights = cell_weights(outputs.boxes[picture, query].to(cells), *cells.shape[1:3])
     parts = weights.split(torch.bincount(picture, minlength=len(cells)).tolist())
@@ -315,8 +315,8 @@ def mean_inside(outputs: DetectorOutputs, picture: Tensor, query: Tensor) -> Ten
 
 
 def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: float) -> tuple[Tensor, Tensor]:
-    """The query of each target [k], -1 where there are fewer, and the overlap of its box [k]: the Hungarian
-    assignment by classes [Q, C] and boxes in pixels [Q, 4]; distances are over the side of the picture."""
+    """Query of each target [k], -1 where queries are too few, and the overlap of its box [k]: the Hungarian
+    assignment by class probabilities [Q, C] and boxes in pixels [Q, 4]; distances are divided by `side`."""
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
     if len(targets.labels) == 0:
@@ -337,7 +337,7 @@ def match(probabilities: Tensor, boxes: Tensor, targets: BoxTargets, *, side: fl
 def labelled_rows(
     detector: Detector, images: Tensor, targets: Sequence[BoxTargets], settings: Detection
 ) -> QueryRows:
-    """Queries that match a target, and detections that match none."""
+    """Rows of the queries that match a target, and of the detections that match none."""
     outputs, parts = detector(images), []
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)

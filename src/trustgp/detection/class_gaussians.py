@@ -10,8 +10,8 @@ n_c training rows the posterior variance at s is, over its mean at the training 
 
 The prior W is the pooled covariance of all classes, shrunk towards a sphere. Its weight nu, in rows, and rho
 maximise the likelihood of held-out rows. u is 1 on average over data like the training data, and grows with
-the square of the distance. From it follow probabilities and error bars of edges, fitted to held-out boxes,
-and the novelty, from u of two features: what the query has attended to, and what lies inside its box.
+the square of the distance. It gives probabilities and error bars of edges, fitted to held-out boxes, and the
+novelty, from u of two kinds of features: what the query has attended to, and what lies inside its box.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ WEIGHTS = (0.01, 0.1, 1.0, 10.0)  # nu, over the width of the features
 SPHERES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # rho
 PRIOR_ROWS = 1.0  # of the common mean, in that of each class
 MIN_SPREAD = 1e-12  # of the features, over their size: they may be constant
-MAX_STEPS, TOLERANCE = 500, 1e-15  # to convergence, so that machines which round otherwise agree
+MAX_STEPS, TOLERANCE = 500, 1e-15  # to convergence, so that results hardly depend on rounding
 MIN_VARIANCE = 1e-3  # of u and w
 MAX_POWER = 3.0  # of u and w
 MAX_LOG = 6.0  # distance of a logarithm from where the search begins
 MAX_GROWTH = 400.0  # ten times the largest lambda
-MAX_LOG_COLD = 3.0  # the same below T_0: colder ones are all alike
+MAX_LOG_COLD = 3.0  # the same below T_0: colder ones hardly differ
 MIN_ERROR = 1e-6  # pixels: of a detector without errors
 RIDGES = (1e-2, 1e-1, 1.0)  # of the weights of the features in the local noise
 MAX_LOCAL_STEPS, LOCAL_TOLERANCE = 60, 1e-9  # of their search
@@ -47,7 +47,7 @@ EdgeErrors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ClassMoments:
-    """Sums over features by class, to which rows are added."""
+    """Sums over the features of each class; `include` adds rows."""
 
     count: Tensor  # rows, [C]
     total: Tensor  # sum of s, [C, d]
@@ -55,12 +55,12 @@ class ClassMoments:
 
     @classmethod
     def zero(cls, classes: int, width: int) -> ClassMoments:
-        """Before any row, float64."""
+        """Sums over no rows, float64."""
         shapes = (classes,), (classes, width), (classes, width, width)
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
     def include(self, features: Tensor, labels: Tensor) -> None:
-        """Add rows [m, d] and the class of each, int64 [m], in place: with many classes a copy is large."""
+        """Add rows [m, d] with classes, int64 [m], in place, since a copy is large with many classes."""
         for label in labels.unique().tolist():
             own = features[labels == label].to(self.total)
             self.count[label] += len(own)
@@ -70,13 +70,13 @@ class ClassMoments:
 
 @dataclass(frozen=True)
 class ClassGaussians:
-    """The posterior: m_c [C, d], and R_c [C, d, d] with R_c R_c^T = S_c^-1 / d."""
+    """Posterior of each class: m_c [C, d], and R_c [C, d, d] with R_c R_c^T = S_c^-1 / d."""
 
     centre: Tensor
     root: Tensor
 
     def __call__(self, features: Tensor, labels: Tensor) -> Tensor:
-        """u of rows [k, d] and their classes [k], float64, [k]."""
+        """Variance u of rows [k, d] with classes [k], float64, [k]."""
         centre, root = (part.to(features.device) for part in (self.centre, self.root))
         variance = features.new_empty(len(features), dtype=torch.float64)
         for label in labels.unique().tolist():  # one by one: R of every row would be d times as large as s
@@ -86,7 +86,7 @@ class ClassGaussians:
 
     @classmethod
     def fit(cls, sums: ClassMoments, held_out: Tensor, labels: Tensor) -> ClassGaussians:
-        """From the sums of training rows, and features of held-out rows [k, d] of classes [k]."""
+        """Fit to the sums of training rows, with nu and rho from held-out rows [k, d] of classes [k]."""
         held_out = held_out.double().to(sums.total.device)
         means = sums.total / sums.count.clamp_min(1.0)[:, None]
         mean = sums.total.sum(dim=0) / sums.count.sum()
@@ -113,7 +113,7 @@ class ClassGaussians:
 
 
 def _loss(centre: Tensor, spread: Tensor, held_out: Tensor, labels: Tensor) -> float:
-    """Negative log likelihood of held-out rows [k, d], over their number; infinite where it is singular."""
+    """Mean negative log likelihood of held-out rows [k, d], up to a constant; infinite if S is singular."""
     factor, failed = torch.linalg.cholesky_ex(spread)
     if bool(failed.any()):
         return float("inf")
@@ -127,18 +127,18 @@ def _loss(centre: Tensor, spread: Tensor, held_out: Tensor, labels: Tensor) -> f
 
 @dataclass(frozen=True)
 class FeaturePool:
-    r"""The novelty of rows with several features: each gives u, and those are pooled by their tail shares.
+    r"""Novelty of rows with several kinds of features: each kind gives one u_k, and tail shares pool them.
 
     .. math:: e = \frac1K \sum_k -\log P_k(\log u > \log u_k), \quad \text{novelty} = e / (1 + e)
 
-    where P_k is the share among held-out rows. e is 1 on average over these; see `TailShares`.
+    where P_k is the share among held-out rows, over which e is 1 on average; see `TailShares`.
     """
 
     gaussians: tuple[ClassGaussians, ...]  # of each kind of features
     tails: Tensor  # the table of `TailShares`, float64, [3, K, Q]
 
     def variances(self, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-        """u of rows with features of each kind [k, d] and classes [k], float64, [k, K]."""
+        """Variances u of rows with classes [k] and features [k, d] of each kind, float64, [k, K]."""
         pairs = zip(self.gaussians, features, strict=False)
         return torch.stack([own(rows, labels) for own, rows in pairs], dim=1)
 
@@ -151,8 +151,8 @@ class FeaturePool:
     def fit(
         cls, sums: Sequence[ClassMoments], held_out: Sequence[Tensor], labels: Tensor, familiar: Tensor
     ) -> FeaturePool:
-        """From sums of training rows and held-out rows with features [k, d] of each kind; `familiar`: those,
-        bool [k], whose tail shares count. Kinds of width 0 are left out."""
+        """Fit to sums of training rows and to held-out features [k, d] of each kind. `familiar`, bool [k],
+        marks the held-out rows that define the tail shares. Kinds of width 0 are left out."""
         pairs = [(own, rows) for own, rows in zip(sums, held_out, strict=True) if rows.shape[1]]
         pool = cls(tuple(ClassGaussians.fit(*pair, labels) for pair in pairs), torch.zeros(0))
         variances = pool.variances([rows[familiar] for _, rows in pairs], labels[familiar])
@@ -167,14 +167,14 @@ class ClassTemperature:
     growth: Tensor  # lambda, a scalar
 
     def __call__(self, logits: Tensor, variance: Tensor) -> Tensor:
-        """Of the classes and, last, of no object, [k, C + 1], from logits like that and u [k]."""
+        """Probabilities of the classes and, last, of no object, [k, C + 1], from their logits and u [k]."""
         least, growth = (part.to(logits.device) for part in (self.least, self.growth))
         temperature = (least.square() + growth * variance.double()).sqrt()
         return (logits.double() / temperature[:, None]).softmax(dim=1)
 
     @classmethod
     def fit(cls, logits: Tensor, variance: Tensor, labels: Tensor) -> ClassTemperature:
-        """The likeliest, from held-out queries: logits [m, C + 1], u [m] and true classes, int64 [m]."""
+        """Fit by maximum likelihood to held-out logits [m, C + 1], u [m] and true classes, int64 [m]."""
         logits, variance, labels = logits.cpu(), variance.cpu(), labels.cpu()
 
         def of(free: Tensor) -> ClassTemperature:
@@ -188,12 +188,12 @@ class ClassTemperature:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    r"""The logarithm of the size of the errors of edges, linear in the features of the box,
+    r"""Logarithm of the size of edge errors, linear in the features of the box,
 
     .. math:: \ell_c(x) = w_c^\top (x - \bar x) / s ,
 
-    beyond what u explains. It is learnt from errors in the training pictures, which are too small: the level
-    is that of `EdgeNoise`.
+    beyond what u explains. It is learnt from errors in the training pictures, which are too small, so
+    `EdgeNoise` sets the level.
     """
 
     weights: Tensor  # w, [F, 4]
@@ -202,7 +202,7 @@ class LocalNoise:
     bounds: Tensor  # the smallest and largest l in the training pictures, [2, 4]
 
     def __call__(self, features: Tensor, boxes: Tensor) -> Tensor:
-        """l, float64, [k, 4], from features [k, d] and boxes, centre and size over the picture's, [k, 4]."""
+        """Noise l [k, 4], float64, of features [k, d] and boxes [k, 4] (centre, size over the picture's)."""
         own = (part.to(features.device) for part in (self.weights, self.centre, self.spread, self.bounds))
         weights, centre, spread, bounds = own
         white = (described(features, boxes) - centre) / spread
@@ -210,8 +210,8 @@ class LocalNoise:
 
     @classmethod
     def fit(cls, features: Tensor, boxes: Tensor, errors: Tensor, offset: Tensor, ridge: float) -> LocalNoise:
-        """The likeliest, with Student's t errors [m, 4] in pixels and a penalty on the weights; the offset
-        [m] is what u explains of the logarithm."""
+        """Fit by penalised maximum likelihood, with Student's t errors [m, 4] in pixels; the offset [m] is
+        the part of the logarithm that u explains."""
         rows, errors = described(features, boxes), errors.double()
         centre, spread = rows.mean(dim=0), rows.std(dim=0, correction=0)
         spread = torch.where(spread > MIN_SPREAD, spread, 1.0)
@@ -232,19 +232,19 @@ class LocalNoise:
 
 
 def described(features: Tensor, boxes: Tensor) -> Tensor:
-    """Features of a query [k, d] and its box: centre, size, and the log of that; float64, [k, d + 6]."""
+    """Features of a query [k, d] and its box: centre, size, and log of the size; float64, [k, d + 6]."""
     boxes = boxes.double()
     return torch.cat([features.double(), boxes, boxes[:, 2:].clamp_min(MIN_VARIANCE).log()], dim=1)
 
 
 @dataclass(frozen=True)
 class EdgeNoise:
-    r"""Errors of left, top, right and bottom of a box, in pixels: Student's t, of the scale
+    r"""Errors of the left, top, right and bottom of a box, in pixels: Student's t with the scale
 
     .. math:: \sigma_c = a_c \, u^\gamma \, w^\delta \, \exp(\eta \ell_c / \sqrt{\max(1, u)})
 
-    where u is the variance of the query, w that of the picture, and l_c the local noise, which fades away
-    from the training data.
+    where u is the variance of the query, w that of the picture, and l_c the local noise, whose effect fades
+    far from the training data.
     """
 
     level: Tensor  # a, [4]
@@ -254,7 +254,7 @@ class EdgeNoise:
     df: Tensor  # of the tails, above 2, a scalar
 
     def scale(self, variance: Tensor, picture: Tensor, local: Tensor) -> Tensor:
-        """sigma, float64, [k, 4], from u, [k] or [k, 4], w [k] and l [k, 4]."""
+        """Scale sigma, float64, [k, 4], for u, [k] or [k, 4], w [k] and l [k, 4]."""
         place, parts = variance.device, (self.level, self.growth, self.picture, self.local)
         level, growth, share, weight = (part.to(place) for part in parts)
         own = variance if variance.ndim == 2 else variance[:, None]
@@ -267,18 +267,18 @@ class EdgeNoise:
 
     @classmethod
     def fit(cls, held_out: EdgeErrors, variants: EdgeErrors | None = None) -> EdgeNoise:
-        """The likeliest for held-out boxes.
+        """Fit by maximum likelihood to held-out boxes.
 
-        With photometric variants, gamma and delta are fitted to both: in held-out pictures, like those of
-        training, u and w hardly differ. Levels, tails and eta are of the held-out ones, and eta comes last:
-        the local noise is of pictures like those of training, and may not replace u.
+        With photometric variants, gamma and delta are fitted to both: in the held-out pictures, which are
+        like the training pictures, u and w hardly vary. Levels, tails and eta are then fitted to the held-out
+        boxes only. eta comes last: learnt near the training data, the local noise must not replace u.
         """
         parts = [held_out] if variants is None else [held_out, variants]
         errors, variance, picture, local = (torch.cat(part) for part in zip(*parts, strict=True))
         return _likeliest((errors, variance, picture, 0.0 * local), None).refit(held_out)
 
     def refit(self, held_out: EdgeErrors) -> EdgeNoise:
-        """The likeliest with these gamma and delta."""
+        """Fit by maximum likelihood with gamma and delta fixed to these values."""
         return _likeliest(held_out, (self.growth, self.picture))
 
     def loss(self, held_out: EdgeErrors) -> float:
@@ -288,7 +288,7 @@ class EdgeNoise:
 
 
 def _likeliest(given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
-    """Under which the errors are likeliest; powers: gamma and delta, None: they are fitted, too."""
+    """Maximum-likelihood noise of the errors; `powers`: gamma and delta, None: they are fitted, too."""
     errors, variance, picture, local = (part.detach().cpu().double() for part in given)
     typical = errors.square().mean(dim=0).sqrt().clamp_min(MIN_ERROR)
     usual = _log(variance).mean(), _log(picture).mean(), local.mean(dim=0)  # where a is fitted
@@ -313,7 +313,7 @@ def _best(
     max_iter: int = MAX_STEPS,
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Where the loss is lowest within bounds; zeros where the search fails."""
+    """Minimiser of the loss within bounds; zeros if the search fails."""
     options: dict = {"max_iter": max_iter, "tolerance": tolerance, "bounds": bounds}
     best = minimise_from_zero(with_gradient(loss), len(bounds), **options)
     return torch.zeros(len(bounds), dtype=torch.float64) if best is None else torch.from_numpy(best)

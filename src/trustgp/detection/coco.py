@@ -25,7 +25,7 @@ Prepare = Callable[[Tensor], Any]  # of a picture from 0 to 255, uint8 [3, heigh
 
 @dataclass(frozen=True)
 class CocoPicture:
-    """One picture of a file, not yet read."""
+    """One picture of a COCO file, whose pixels are not read yet."""
 
     path: Path
     size: tuple[Any, Any]  # height and width; None: the file does not name them
@@ -60,13 +60,13 @@ def coco_scenes(
 ) -> CocoScenes:
     """Pictures and targets of a COCO file, for `trustgp.detection.fit`: a Dataset that reads one at a time.
 
-    The file is read and checked at once; crowds are left out, and, with a warning, empty boxes.
+    The file is read and checked at once. Crowds are left out; empty boxes too, with a warning.
 
     Args:
         annotations_path: The JSON file, with "images", "annotations" and "categories".
-        images_folder: The folder of the pictures that it names.
-        prepare: From a picture from 0 to 255, uint8 [3, height, width], to the detector's input, a tensor or
-            a processor's mapping. It may resize the whole picture, boxes are scaled alike; not crop or pad.
+        images_folder: The folder with the pictures that the file names.
+        prepare: Function from a picture, uint8 [3, height, width], 0 to 255, to the detector's input: a
+            tensor or a processor's mapping. It may resize the picture (boxes follow), not crop or pad it.
         labels: The detector's class of each category, by its name or id, such as `detector.config.label2id`;
             None as a class leaves a category out. None: the ids are the classes.
 
@@ -99,7 +99,7 @@ def coco_scenes(
 
 
 def _content(path: Path) -> tuple[dict[Any, dict], dict[Any, list[dict]], dict[Any, str]]:
-    """Images by id, annotations by image, and names of categories by id, of a checked file."""
+    """Images by id, annotations by image id, and category names by id, after checks of the file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; pass a COCO file of annotations.")
     try:
@@ -133,7 +133,7 @@ def _annotations(rows: list[dict], images: Mapping, names: Mapping, path: Path) 
 
 
 def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> dict[Any, int | None]:
-    """The detector's class of each category id; None: it is left out."""
+    """The detector's class of each category id; None: the category is left out."""
     given = {key: key for key in names} if labels is None else labels
     classes = {key: given.get(key, given.get(name, "missing")) for key, name in names.items()}
     for key, value in classes.items():
@@ -144,7 +144,7 @@ def _classes(names: Mapping[Any, str], labels: Mapping | None, path: Path) -> di
 
 
 def _picture(one: CocoPicture) -> Tensor:
-    """From 0 to 255, uint8 [3, height, width], of the size that the file names."""
+    """Pixels from 0 to 255, uint8 [3, height, width]; raise ValueError if the file names another size."""
     library = optional_package("PIL.Image", PILLOW)
     try:
         with library.open(one.path) as file:
@@ -160,7 +160,7 @@ def _picture(one: CocoPicture) -> Tensor:
 
 
 def _prepared(given: Any, name: str) -> Tensor:
-    """The result of `prepare`, as a tensor [channels, height, width]."""
+    """The result of `prepare` as a tensor [channels, height, width]."""
     values: Any = pixel_values(given) if isinstance(given, Mapping) else given
     if (isinstance(values, LISTS) or (isinstance(values, Tensor) and values.ndim == 4)) and len(values) == 1:
         values = values[0]

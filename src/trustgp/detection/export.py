@@ -33,13 +33,13 @@ Answers = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class DetectorSource:
-    """A `DetectionModel`, which takes pictures; see `trustgp.export.verify.ExportSource`."""
+    """Export source of a `DetectionModel`; see `trustgp.export.verify.ExportSource`."""
 
     model: Any
     limits: tuple[float | None, float | None]  # of the novelty, of detections and of pictures
 
     def inputs(self, example: Any) -> Tensor:
-        """Some pictures as the detector takes them."""
+        """Example pictures in the detector's input format."""
         if example is None:
             raise ValueError("pass example_inputs=, a few pictures as the detector takes them.")
         detector = self.model.state.detector
@@ -49,11 +49,11 @@ class DetectorSource:
         return pictures.to(detector.place.dtype)
 
     def graph(self, inputs: Tensor, *, plain: bool) -> nn.Module:
-        """The detector, the Gaussians of its features, and calibration."""
+        """Graph of the detector, the Gaussians of its features, and the calibration."""
         return DetectorGraph(self.model.state, plain=plain)
 
     def facts(self, inputs: Tensor, columns: ColumnTexts, date: Date) -> dict[str, str]:
-        """Limits of the selection, thresholds and provenance."""
+        """Metadata of the file: limits of the selection, thresholds and provenance."""
         for name, given in zip(COLUMNS, columns, strict=True):
             if given is not None:
                 raise ValueError(f"{name}= is not for detectors: they take pictures and give boxes.")
@@ -80,7 +80,7 @@ class DetectorSource:
         return {PREFIX + name: value for name, value in table.items()}
 
     def check(self, run: Callable[[Any], Mapping[str, Any]], inputs: Tensor, *, what: str) -> None:
-        """Raise unless another form gives, for all queries, what `predict` gives for those it keeps."""
+        """Raise ExportError unless another form agrees with `predict` for every query, selected or not."""
         state: DetectorState = self.model.state
         adapter = replace(state.settings.adapter, suppression=None)
         settings = Detection(MIN_CONFIDENCE, most=2**31, adapter=adapter)
@@ -103,7 +103,7 @@ class DetectorSource:
 
 
 def differences(expected: Detections, answers: Answers, state: DetectorState, side: int) -> dict[str, float]:
-    """The largest difference of each answer over all queries of a picture, in units of its tolerance; each
+    """Largest difference of each output over all queries of a picture, in units of its tolerance. Each
     detection is compared with the closest query, as their orders may differ."""
     if not expected.valid or not bool(answers["valid"]):
         return {"valid": 0.0 if not bool(answers["valid"]) and not expected.valid else torch.inf}
@@ -122,16 +122,16 @@ def differences(expected: Detections, answers: Answers, state: DetectorState, si
 
 
 def _tolerances(expected: Detections, state: DetectorState, side: int) -> dict[str, Tensor]:
-    r"""The tolerance of each answer.
+    r"""Tolerance of each output.
 
     A change :math:`\delta` of the features changes u, which is about 1, by
     :math:`2 |R^\top \delta| + |R^\top \delta|^2`, which is large where the features hardly differ between
-    pictures; and the novelty by that times the steepest slope of its tail shares.
+    pictures. It changes the novelty by that times the steepest slope of the tail shares.
     """
     epsilon = FEATURE_ROUNDING * torch.finfo(state.detector.place.dtype).eps
 
     def rounding(pool: FeaturePool, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The effect of rounded features on the novelty, [k], and relative on u of the first, [k]."""
+        """Effect of rounded features on the novelty, [k], and relative effect on u of the first kind, [k]."""
         changes = []
         for own in pool.gaussians:
             size = own.root.flatten(1).double().norm(dim=1) / own.root.shape[1] ** 0.5
@@ -157,7 +157,7 @@ def _tolerances(expected: Detections, state: DetectorState, side: int) -> dict[s
 
 
 def _closest(expected: Detections, answers: Answers, side: int) -> Tensor:
-    """The query closest to each expected detection, by box, confidence and class, int64, [Q]."""
+    """Index of the query closest to each expected detection, by box, confidence and class, int64, [Q]."""
     rows = [
         torch.cat([one["boxes"] / side, one["confidence"][:, None], one["labels"][:, None]], dim=1).double()
         for one in ({name: getattr(expected, name) for name in Detections.ARRAYS}, answers)
@@ -167,11 +167,11 @@ def _closest(expected: Detections, answers: Answers, side: int) -> Tensor:
 
 
 class DetectorGraph(nn.Module):
-    """The computations of `DetectionModel.predict` for all queries, by the state's own code where possible:
-    no shape depends on the picture, and `trustgp.export.detector_file` selects the detections.
+    """The computations of `DetectionModel.predict` for all queries, by the state's own code where possible.
+    No shape depends on the picture's content; `trustgp.export.detector_file` selects the detections.
 
-    Of a picture that is not valid, since it or the detector's output is not finite, every confidence is 0,
-    every novelty 1, and every deviation infinite. For `plain` see `trustgp.export.module.experts`.
+    For an invalid picture, where it or the detector's output is not finite, every confidence is 0, every
+    novelty 1, and every standard deviation infinite. For `plain` see `trustgp.export.module.experts`.
     """
 
     def __init__(self, state: DetectorState, *, plain: bool) -> None:
@@ -189,9 +189,9 @@ class DetectorGraph(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """For pictures [n, channels, height, width], by name: "boxes" and "std" [n, Q, 4], left, top, right,
-        bottom in pixels; "labels", int64, "confidence" and "novelty" [n, Q]; "probabilities" [n, Q, C + 1];
-        "picture_novelty" and "valid", bool, [n]."""
+        """Outputs by name, for pictures [n, channels, height, width]: "boxes" and "std" [n, Q, 4], left, top,
+        right, bottom in pixels; "labels", int64, "confidence" and "novelty" [n, Q]; "probabilities"
+        [n, Q, C + 1]; "picture_novelty" and "valid", bool, [n]."""
         outputs, state, classes = self.detector(images), self.state, self.detector.labels
         n, queries = outputs.logits.shape[:2]
         confidence, labels = probabilities(outputs.logits, classes).max(dim=2)
@@ -231,7 +231,7 @@ class DetectorGraph(nn.Module):
 
 
 class ClassExpert(nn.Module):
-    """One class of `ClassGaussians`, or several: u of features [..., d], in the precision of the network."""
+    """One or several classes of `ClassGaussians`: variance u of features, in the precision of the network."""
 
     centre: Tensor  # m_c [..., d]
     root: Tensor  # R_c [..., d, d]
@@ -242,15 +242,15 @@ class ClassExpert(nn.Module):
         self.register_buffer("root", gaussians.root[label].clone())
 
     def forward(self, features: Tensor) -> tuple[Tensor]:
-        """u, [...]."""
+        """Variance u [...] of features [..., d]."""
         white = (features - self.centre) @ self.root
         return ((white * white).sum(dim=-1),)
 
 
 class StackedExperts(ClassExpert):
-    """Those of all classes for rows of any class; a compiler sums without storing [m, d, d] numbers."""
+    """Experts of all classes, for rows of any class; a compiler sums without storing [m, d, d] numbers."""
 
     def forward(self, labels: Tensor, features: Tensor) -> tuple[Tensor]:  # pyright: ignore
-        """u [m] of rows [m, d] and their classes [m]."""
+        """Variance u [m] of rows [m, d] with classes [m]."""
         white = ((features - self.centre[labels])[:, :, None] * self.root[labels]).sum(dim=1)
         return ((white * white).sum(dim=-1),)

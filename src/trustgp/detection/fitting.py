@@ -1,4 +1,4 @@
-"""From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
+"""The fit of a detector's error bars, from one pass over the pictures and moments of the features."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -47,22 +47,22 @@ def fit(
     progress: bool = True,
     checkpoint: str | Path | None = None,
 ) -> DetectionModel:
-    """Give a trained detector error bars for its boxes and classes. The detector stays as it is.
+    """Give a trained detector error bars for its boxes and classes. The detector is not changed.
 
-    Pictures are read as they are needed, 64 at a time, and go through the detector once.
+    Pictures are read as they are needed, 64 at a time, in one pass over the data.
 
     Args:
         detector: Trained network that returns `logits` and `pred_boxes`, as transformers' detectors do.
-        pictures: Those it was trained on, with their targets: (images, targets), a Hugging Face processor's
+        pictures: Its training pictures, with their targets: (images, targets), a Hugging Face processor's
             mapping with "pixel_values" and "labels", or a Dataset or DataLoader of such pairs or mappings.
             The targets of a picture are `BoxTargets`, a processor's labels, or COCO annotations.
-        validation: The same of pictures on which it was not trained: the size of the error bars is fitted to
-            them. None: every tenth training picture is held out for that.
+        validation: Pictures and targets on which it was not trained, in the same form, to which the size of
+            the error bars is fitted. None: every tenth training picture is held out for this.
         threshold: A query is kept as a detection when its likeliest class has at least this probability.
         overlap: A query matches a target when their boxes overlap by this (intersection over union).
-        most: Detections of a picture, at most: the most confident.
-        adapter: For a detector of one's own: which of its modules give the features, and more.
-        device: Where to work; None: where the detector is.
+        most: Maximum number of detections per picture; the most confident are kept.
+        adapter: Settings for a custom detector, such as the modules that give its features.
+        device: Device of the fit; None: the device of the detector.
         progress: Whether to show bars in a terminal.
         checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
 
@@ -122,7 +122,7 @@ def _run_pass(made: PicturePass, stream: SceneStream, report: Reporter, store: P
 
 
 def _check_streams(streams: dict[str, SceneStream], detector: Detector) -> None:
-    """Errors that need no more than the first pictures."""
+    """Raise ValueError for problems that the first picture and the number of pictures show."""
     for stream in streams.values():
         image = stream.first[0][0]
         try:
@@ -142,14 +142,14 @@ def _check_matches(matches: int, settings: Detection, name: str) -> None:
 
 
 def _warn_missing_classes(count: Tensor) -> None:
-    """Classes without a match share the statistics of all."""
+    """Warn about classes without a matched query; they share the statistics of all classes."""
     if missing := (count == 0).nonzero().flatten().tolist():
         names = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
         warn_user(f"{len(missing)} of {len(count)} classes have no training row ({names}).")
 
 
 def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
-    """Gaussians of the training features, and the calibration on held-out detections."""
+    """State with Gaussians of the training features, and with a calibration on held-out detections."""
     rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
     made, matched, parts = cast(Any, training), rows.matched, (rows.features, rows.inside)
     detected = rows.kept[matched] if bool(rows.kept[matched].any()) else torch.ones_like(rows.kept[matched])
@@ -181,8 +181,8 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
 def _edge_noise(
     training: PicturePass, detections: FeaturePool, pictures: FeaturePool, *parts: QueryRows
 ) -> tuple[LocalNoise, EdgeNoise]:
-    """The local noise under whose ridge the edges of held-out boxes are likeliest, and the noise of edges;
-    `parts` are held-out rows and their photometric variants."""
+    """Local noise with the ridge that maximises the likelihood of held-out edges, and the edge noise;
+    `parts` are the held-out rows and their photometric variants."""
 
     def errors(part: QueryRows) -> EdgeErrors:
         own, picture = part.matched, pictures.gaussians[0](part.pictures, part.one_class)

@@ -1,4 +1,4 @@
-"""A detector with an error bar: its boxes and classes, and their uncertainty."""
+"""The fitted detection model: a detector's boxes and classes, and their uncertainty."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,7 +35,7 @@ from .state import DetectorState, save_detector
 
 class DetectionModel(FittedModel):
     """A detector and its error bar, made by `trustgp.detection.fit` or `trustgp.load`: the uncertainty of its
-    classes and edges, and the novelty of a picture.
+    classes and box edges, and the novelty of each detection and picture.
 
     Examples:
         >>> for one in detections.predict(pictures):
@@ -57,7 +57,7 @@ class DetectionModel(FittedModel):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the error bar, without the network."""
+        """Memory of the error bar in bytes, without the network."""
         pools, local = (self.state.detections, self.state.pictures), self.state.local
         tensors = [part for pool in pools for own in pool.gaussians for part in (own.centre, own.root)]
         return sum(part.nbytes for part in (*tensors, local.weights, local.centre, local.spread))
@@ -65,12 +65,12 @@ class DetectionModel(FittedModel):
     @torch.no_grad()
     @cpu_default()
     def predict(self, images: Any) -> list[Detections]:
-        """Detections of each picture.
+        """Predict the detections of each picture.
 
         Args:
-            images: As the detector takes them, [n, channels, height, width], one of them, a list, whose sizes
-                may differ where they did in `fit`, or what a Hugging Face processor gives. Of one that holds
-                NaN or infinity `valid` is False; the others come out as if it were not there.
+            images: A batch [n, channels, height, width] as the detector takes it, one picture, a list (its
+                sizes may differ if they did in `fit`), or a Hugging Face processor's output. A picture with
+                NaN or infinity has `valid` False and no detections, and does not affect the others.
         """
         detector = self.state.detector
         pictures = as_pictures(images, channels=detector.channels, size=self.state.only_size)
@@ -126,14 +126,14 @@ class DetectionModel(FittedModel):
     def threshold(self, scenes: Any = None, *, false_alarm: float = 0.01) -> float:
         """Fit the novelty threshold that `is_novel` uses from now on.
 
-        A new detection that matches a target like those it is fitted to lies above it with probability
-        `false_alarm` at most; a picture has a threshold of its own, where there are enough of them. Both are
-        saved with the model.
+        A new detection that matches a target, exchangeable with those used here, lies above the threshold
+        with probability `false_alarm` at most. Pictures have a threshold of their own, fitted to the same
+        rate if there are enough of them. Both are saved with the model.
 
         Args:
             scenes: Familiar pictures and their targets, as for `trustgp.detection.fit`, used neither to train
-                the detector nor for the fit. None: the `validation` of the fit.
-            false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 detections that match a target.
+                the detector nor for the fit. None: those of the last call, or the fit's held-out pictures.
+            false_alarm: Rate in (0, 1); at least 1 / false_alarm - 1 detections must match a target.
         """
         state, scores = self.state, self.held_scores
         if scenes is not None:
@@ -149,24 +149,24 @@ class DetectionModel(FittedModel):
             NoveltyThreshold.fit(scores, false_alarm)  # may raise, before anything is replaced
             whole = state.pictures.variances((rows.pictures, rows.cells), rows.one_class)
             held_pictures = state.pictures(whole)
-            self.state = replace(state, held_pictures=held_pictures)
+            self.state = replace(state, held_scores=scores, held_pictures=held_pictures)
         return self._with_threshold(scores, false_alarm)
 
     def read_scenes(self, given: Any, *, name: str, foreign: bool = False) -> tuple[Pictures, Any]:
-        """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`. Foreign ones may
-        lack targets (None), or have targets of other classes, whose labels begin where the detector's end."""
+        """Read and check pictures and their targets as `fit` does, for `trustgp.evaluate`. Foreign pictures
+        may lack targets (None); labels of unknown classes begin after the detector's."""
         return as_scenes(given, self.state.detector, name=name, size=self.state.only_size, foreign=foreign)
 
     def export_source(self) -> DetectorSource:
-        """For `trustgp.export_onnx` and `trustgp.compile`."""
+        """Export source for `trustgp.export_onnx` and `trustgp.compile`."""
         return DetectorSource(self, (self._shared["threshold"], self._shared["picture_threshold"]))
 
     def watch(self) -> DetectionRunner:
-        """The model for `trustgp.Monitor`: one answer a picture."""
+        """Runner of the model for `trustgp.Monitor`, with one reading per picture."""
         return DetectionRunner(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the error bar to one file, whole or not at all; the detector is not in it."""
+        """Write the error bar atomically to one file, which does not contain the detector."""
         save_detector(self.state, path)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A pass of pictures through a detector: moments of its features, rows of held-out pictures, a checkpoint."""
+"""A pass of pictures through a detector: feature moments, rows of held-out pictures, and a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = ("held_out_rows", "variant_rows")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which pictures are held out for calibration: one of every so many, by their indices."""
+    """Rule that holds out the last of every `every` pictures, by index, for calibration."""
 
     every: int | None  # 1: all; None: none
     total: int | None = None  # pictures in all; None: unknown
@@ -46,7 +46,7 @@ class HeldOut:
         return self.every is not None and index % self.every == self.every - 1
 
     def varied(self, index: int) -> bool:
-        """Whether one that is held out has variants: some of them, evenly spread."""
+        """Whether a held-out picture has variants: up to `max_varied`, evenly spread if `total` is known."""
         every, step = self.every or 1, 1
         if self.total is not None and self.max_varied:
             step = max(1, -(-self.total // (every * self.max_varied)))
@@ -55,7 +55,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class BoxSample:
-    """Boxes of training pictures and their errors: those of every 2^k-th picture, so that they are few."""
+    """Sample of boxes and their errors, from every 2^k-th training picture: at most `MAX_SAMPLED` boxes."""
 
     features: Tensor  # of the query, [m, d]
     boxes: Tensor  # centre and size over the picture's, [m, 4]
@@ -65,7 +65,7 @@ class BoxSample:
     step: Tensor  # 2^k, int64, a scalar
 
     def include(self, *rows: Tensor) -> BoxSample:
-        """With more rows: features, boxes, errors, labels and index."""
+        """Sample with more rows added: features, boxes, errors, labels and index."""
         own = (self.features, self.boxes, self.errors, self.labels, self.index)
         parts, step = [torch.cat(pair) for pair in zip(own, rows, strict=True)], self.step
         while int((kept := parts[-1] % step == 0).sum()) > MAX_SAMPLED:
@@ -75,7 +75,7 @@ class BoxSample:
 
 @dataclass
 class PicturePass:
-    """The sums and rows of the pictures so far; `include` adds more of them."""
+    """Sums and rows of the pictures processed so far; `include` adds pictures."""
 
     detector: Detector
     settings: Detection
@@ -128,14 +128,14 @@ class PicturePass:
 
 
 def chunked(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:
-    """Lists of `CHUNK` pictures each."""
+    """Yield lists of `CHUNK` pictures; the last one may be shorter."""
     while chunk := list(islice(scenes, CHUNK)):
         yield chunk
 
 
 def photometric_variants(images: Tensor) -> list[Tensor]:
-    """Pictures [n, channels, height, width] made darker, brighter, and of less and more contrast: objects
-    stay where they are, and the error bars of boxes are fitted to them, too."""
+    """Copies of pictures [n, channels, height, width] with lower and higher brightness, then contrast.
+    Objects stay in place, so the error bars of boxes can be fitted to these variants, too."""
     spread = images.std(dim=(2, 3), keepdim=True, correction=0)  # of each channel
     middle = images.mean(dim=(2, 3), keepdim=True)
     shifted = [images + shift * spread for shift in BRIGHTNESS]
@@ -144,7 +144,7 @@ def photometric_variants(images: Tensor) -> list[Tensor]:
 
 @dataclass
 class PassCheckpoint:
-    """The folder that keeps the passes of one fit, from which a killed one resumes; None: none is kept."""
+    """Folder with the progress of the passes of a fit, from which a killed fit resumes; None: no folder."""
 
     folder: Path | None
     fingerprint: str = ""  # of the detector, the pictures and every setting
@@ -152,7 +152,7 @@ class PassCheckpoint:
 
     @classmethod
     def open(cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, Any]) -> Self:
-        """Resume a folder, or begin it; one that belongs to another fit is refused."""
+        """Open a new folder, or one to resume from; raise ArtifactError if it belongs to another fit."""
         network = network_fingerprint(detector.network)
         facts: dict[str, Any] = {"detector": network, "settings": json.dumps(asdict(settings))}
         for name, stream in streams.items():
@@ -161,10 +161,10 @@ class PassCheckpoint:
         return cls(folder, Checkpoint.open(folder, facts).fingerprint)
 
     def save(self, name: str, made: PicturePass, *, force: bool = False) -> None:
-        """Write the progress of a pass, whole or not at all, unless it was written a moment ago."""
+        """Write the progress of a pass atomically; without `force`, at most once in `SAVE_EVERY` seconds."""
         if self.folder is None or (not force and time.monotonic() - self.written < SAVE_EVERY):
             return
-        table = {"none": torch.zeros(1)}  # before the first picture there is no other
+        table = {"none": torch.zeros(1)}  # the only tensor before the first picture
         for part in (*MOMENTS, *ROWS, "sample"):
             state = getattr(made, part)
             if part in ROWS and state:
@@ -176,7 +176,7 @@ class PassCheckpoint:
         self.written = time.monotonic()
 
     def resume(self, name: str, made: PicturePass) -> None:
-        """Restore a pass; a damaged file, or one of another fit, is deleted."""
+        """Restore a pass from its file, if there is one; delete a damaged file or one of another fit."""
         if self.folder is None or not (path := self.folder / f"pass-{name}.trustgp").exists():
             return
         try:

@@ -1,4 +1,4 @@
-"""Pictures and the objects in them, as a user has them, checked: tensors, a processor's mapping, COCO's."""
+"""Checks of a user's pictures and targets: tensors, a processor's mapping, or COCO annotations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class BoxTargets:
 
 
 def as_targets(given: Any, sides: tuple[int, int], num_labels: int | None, where: str) -> BoxTargets:
-    """Checked targets, one of `ACCEPTED`, of a picture of height and width `sides`; None: of any class."""
+    """Checked targets of a picture of height and width `sides`; `num_labels` None: any class is allowed."""
     try:
         boxes, labels = _read(given, sides)
         boxes = torch.as_tensor(boxes, dtype=torch.float32).as_subclass(Tensor)
@@ -65,12 +65,12 @@ def as_targets(given: Any, sides: tuple[int, int], num_labels: int | None, where
 
 
 def is_annotations(given: Any) -> bool:
-    """Whether this is a list of COCO annotations; an empty one is."""
+    """Whether `given` is a list of COCO annotations; an empty list counts as one."""
     return isinstance(given, LISTS) and all(isinstance(one, Mapping) and BOX in one for one in given)
 
 
 def _read(given: Any, sides: tuple[int, int]) -> tuple[Any, Any]:
-    """Boxes, left, top, right, bottom in pixels, and labels; KeyError or TypeError: none of `ACCEPTED`."""
+    """Boxes (left, top, right, bottom in pixels) and labels; raise KeyError or TypeError for other forms."""
     if isinstance(given, BoxTargets):
         return given.boxes, given.labels
     if isinstance(given, Mapping) and "annotations" in given:
@@ -91,8 +91,8 @@ def _read(given: Any, sides: tuple[int, int]) -> tuple[Any, Any]:
 
 
 def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = None) -> Pictures:
-    """Pictures of floats, all of a size where one is given; from a tensor, one picture, a list, or a
-    processor's mapping with "pixel_values" and perhaps "pixel_mask"."""
+    """Checked floating-point pictures, all of `size` if it is given; from a batch, one picture, a list, or
+    a processor's mapping with "pixel_values" and perhaps "pixel_mask"."""
     if isinstance(images, Mapping):
         images = pixel_values(images)
     if isinstance(images, LISTS) and not images:
@@ -137,19 +137,19 @@ def pixel_values(given: Mapping) -> Any:
 
 
 def finite_pictures(pictures: Pictures) -> Tensor:
-    """Which hold no NaN and no infinity, bool, [n]."""
+    """Mask of the pictures without NaN and infinity, bool, [n]."""
     if isinstance(pictures, Tensor):
         return finite_rows(pictures)
     return torch.cat([finite_rows(one[None]).cpu() for one in pictures])
 
 
 def batch_size(height: int, width: int) -> int:
-    """How many pictures of a size are in one pass of the detector."""
+    """Number of pictures of this size in one forward pass of the detector."""
     return max(1, min(MAX_BATCH, MAX_BATCH_PIXELS // (height * width)))
 
 
 def by_size(pictures: Pictures | Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indices of pictures of one size, as many as are in one pass of the detector."""
+    """Yield batches of indices, each of pictures of one size and at most `batch_size` long."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, one in enumerate(pictures):
         groups.setdefault(tuple(one.shape[-2:]), []).append(index)
@@ -159,7 +159,7 @@ def by_size(pictures: Pictures | Sequence[Tensor]) -> Iterator[list[int]]:
 
 
 def for_each(pictures: Pictures, work: Callable[[Tensor], Sequence[Answer]]) -> list[Answer]:
-    """The answer of `work` to each picture; it takes batches of one size [k, channels, height, width]."""
+    """Result of `work` for each picture; `work` takes batches of one size [k, channels, height, width]."""
     answers: dict[int, Answer] = {}
     for indices in by_size(pictures):
         batch = pictures[indices[0] : indices[-1] + 1]  # of a tensor all are of one size, one after another

@@ -1,6 +1,6 @@
-"""Pictures and their targets, as a user has them: checked, and read one after another."""
+"""A user's pictures and targets, checked and read one after another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -29,10 +29,10 @@ class Scene:
 class SceneStream:
     """Pictures and their targets, read and checked as they come.
 
-    Of a Dataset or DataLoader the first picture or batch is read at once, so that an error in it is raised
-    before any work; what is in memory is checked as a whole. `given` is one of `SOURCES`; pictures must have
-    the `size`, height and width, if there is one. Foreign ones may come without targets, or have targets of
-    classes that the detector lacks.
+    The first picture of a Dataset, or batch of a DataLoader, is read at once, so that an error in it is
+    raised before any work; data in memory are checked as a whole. `given` is one of `SOURCES`. Pictures must
+    have the `size` (height and width), if it is given. Foreign pictures may come without targets, or have
+    targets of classes that the detector lacks.
     """
 
     def __init__(
@@ -46,12 +46,10 @@ class SceneStream:
         if (first := next(parts, None)) is None:
             raise ValueError(f"{name} holds no pictures.")
         self.first, self.parts = first, chain([first], parts)  # all pictures, as they come; once
-        rows: Any = given.dataset if isinstance(given, DataLoader) else given
-        count = None if isinstance(rows, IterableDataset) else len(rows if _is_indexed(rows) else first[0])
-        self.total: int | None = count  # None: unknown before the end
+        self.total = self._count(len(first[0]))  # None: unknown before the end
 
     def scenes(self, start: int = 0) -> Iterator[Scene]:
-        """One by one, once; without those before `start`, which a Dataset does not read."""
+        """Yield the scenes from index `start` on, only once; a Dataset does not read those before it."""
         jump = start if _is_indexed(self._given) else 0
         parts, index = self._read(jump) if jump else self.parts, jump
         for images, targets in parts:
@@ -59,6 +57,17 @@ class SceneStream:
                 if index >= start:
                     yield Scene(index, image, one)
                 index += 1
+
+    def _count(self, in_memory: int) -> int | None:
+        given = self._given
+        if isinstance(given.dataset if isinstance(given, DataLoader) else given, IterableDataset):
+            return None
+        if not isinstance(given, DataLoader):
+            return len(given) if _is_indexed(given) else in_memory
+        sampler = given.sampler  # it may omit or repeat rows
+        if given.batch_size is None or not isinstance(sampler, Sized):
+            return None
+        return len(given) * given.batch_size if given.drop_last else len(sampler)
 
     def _read(self, start: int) -> Iterator[Part]:
         given, index, rows = self._given, start, [self._given]
@@ -95,7 +104,7 @@ class SceneStream:
 
 
 def as_scenes(given: Any, detector: Detector, **options: Any) -> tuple[Pictures, list[BoxTargets] | None]:
-    """All pictures and their targets at once, None where pictures came alone: see `SceneStream`."""
+    """All pictures and their targets at once (None: no targets were given); see `SceneStream`."""
     parts = list(SceneStream(given, detector, **options).parts)
     pictures = parts[0][0]
     if len(parts) > 1:
@@ -109,7 +118,7 @@ def _is_indexed(given: Any) -> bool:
 
 
 def _pair(given: Any, name: str, foreign: bool) -> tuple[Any, Any]:
-    """Images and targets of a row of a Dataset, a batch of a DataLoader, or all; None: no targets."""
+    """Images and targets (None: none) of a row of a Dataset, a batch of a DataLoader, or all data."""
     if isinstance(given, Mapping) and "labels" in given:
         return given, given["labels"]
     tensors = isinstance(given, LISTS) and all(isinstance(one, Tensor) and one.ndim > 2 for one in given)
@@ -121,7 +130,7 @@ def _pair(given: Any, name: str, foreign: bool) -> tuple[Any, Any]:
 
 
 def _check_names(given: Any, detector: Detector, name: str) -> None:
-    """Raise unless the classes that a COCO file names are the detector's, before a picture is read."""
+    """Raise ValueError, before reading a picture, unless a COCO file's classes are the detector's."""
     while isinstance(given, (DataLoader, Subset)):
         given = given.dataset
     if not isinstance(given, CocoScenes):

@@ -1,4 +1,4 @@
-"""The state of a detector's error bar, and its file: no pickle, refused with any other detector."""
+"""The state of a detector's error bar, and its file, without pickle, that loads only with that detector."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,8 +25,8 @@ PARTS = ("temperature", "local", "edges")  # likewise
 
 @dataclass(frozen=True, eq=False)
 class DetectorState:
-    """A detector and its error bar. `held_scores` are the novelty of the held-out detections that match a
-    target, float64, [k], `held_pictures` that of the held-out pictures, [n]."""
+    """A detector and its error bar. `held_scores` is the novelty of each held-out detection that matches a
+    target, float64, [k]; `held_pictures` is the novelty of each held-out picture, [n]."""
 
     network: Any  # a private copy
     detections: FeaturePool  # of the features of queries, and of the cells inside their boxes, by class
@@ -46,19 +46,19 @@ class DetectorState:
 
     @property
     def only_size(self) -> tuple[int, int] | None:
-        """The size that pictures must have; None: any."""
+        """Size that all pictures must have; None: any size is allowed."""
         return None if self.mixed else self.size
 
     @property
     def detector(self) -> Detector:
-        """The network, with its features."""
+        """The network, with hooks on the modules that give its features."""
         return Detector(self.network, replace(self.settings.adapter, seen=self.names, cells=self.cells))
 
 
 @torch.no_grad()
 def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """Outputs and features of a detector for a picture of noise, averaged over its queries, float32, which
-    identify it; and the widths of the features and cells."""
+    """Outputs and features of a detector for one picture of noise, averaged over the queries, float32, to
+    recognise it later; and the widths of the features and cells."""
     generator = torch.Generator().manual_seed(0)
     outputs = detector(torch.randn(1, detector.channels, *size, generator=generator, dtype=torch.float32))
     parts = (outputs.logits[0], outputs.boxes[0], outputs.features[0])
@@ -67,7 +67,7 @@ def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, tuple[int,
 
 
 def save_detector(state: DetectorState, path: str | Path) -> None:
-    """Write the error bar whole or not at all. The detector is not in the file."""
+    """Write the error bar atomically. The detector is not in the file."""
     text = {
         "network": network_fingerprint(state.network),
         "detector": type(state.network).__name__,
@@ -88,7 +88,7 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
 
 
 def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, where: str) -> DetectorState:
-    """The state of a file's text and tensors; another detector than the one it was fitted to is refused."""
+    """State from a file's text and tensors; raise ArtifactError for a detector other than the fitted one."""
     if "cells" not in text:
         raise ArtifactError(f"{where}: is of an earlier version of trustgp; fit the detector again.")
     private = clone_module(network).eval()
@@ -144,7 +144,7 @@ def read_detector(text: dict, table: Mapping[str, Tensor], network: Any, *, wher
 def _read_text(
     text: dict[str, Any], where: str
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, int], int, Detection]:
-    """Names of modules, of those with cells, size of pictures, number of rows, and settings."""
+    """Names of feature modules, names of cell modules, picture size, number of rows, and settings."""
     try:
         names, cells = tuple(text["names"]), tuple(text["cells"])
         (height, width), rows = text["size"], text["rows"]

@@ -1,4 +1,4 @@
-"""Where the experts are solved: threads, or a Ray cluster."""
+"""Executors that solve the experts: threads of this process, or a Ray cluster."""
 
 from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usable_cores, usual_threads
 from .ray import Ray

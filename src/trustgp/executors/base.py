@@ -23,7 +23,7 @@ Results = Iterator[tuple[int, Any]]  # of tasks, with their positions
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; on macOS and Windows all that there are."""
+    """Number of cores that this process may use; on macOS and Windows all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -36,20 +36,20 @@ class Executor(Protocol):
         ...
 
     def run(self, function: Work, tasks: Sequence[Any]) -> Results:
-        """Pairs of (position of the task, its result), as they come.
+        """Yield pairs (position of the task, its result) in the order of completion.
 
-        Where workers are other processes, the function is sent once with all that it refers to, and the tasks
+        If workers are other processes, the function is sent once with all that it refers to, and the tasks
         one by one: the data belong in the function (`functools.partial(work, data)`, or a closure), row
         numbers in the tasks. A function must not write to its data: workers share the memory.
 
-        An exception in a task is raised here, and the tasks not yet begun are dropped; a `WorkerLostError`
-        when workers died more often than the executor retries.
+        An exception in a task is raised here, and the tasks not yet begun are dropped; a `WorkerLostError` is
+        raised if workers died more often than the executor retries.
         """
         ...
 
 
 class WorkerLostError(RuntimeError):
-    """Workers died more often than tasks are retried; `positions` are those of tasks without a result.
+    """Workers died more often than tasks are retried; `positions` lists tasks without a result.
 
     Examples:
         >>> try:
@@ -64,7 +64,7 @@ class WorkerLostError(RuntimeError):
 
 
 class Inline:
-    """One task after another, in the thread that asks for the results."""
+    """Executor that runs one task after another, in the thread that asks for the results."""
 
     workers = 1
 
@@ -73,7 +73,7 @@ class Inline:
 
 
 def nearby(executor: Executor) -> Executor:
-    """The executor for short work: threads of this process, where the workers are elsewhere."""
+    """Executor for short work: threads of this process if the workers are elsewhere, else `executor`."""
     return getattr(executor, "nearby", executor)
 
 
@@ -82,11 +82,11 @@ class Threads:
     """A pool of threads, each with a single BLAS thread of its own.
 
     LAPACK and BLAS release the interpreter, so experts run side by side. One BLAS thread per worker keeps the
-    machine from being oversubscribed, and makes the result of a task the same to the bit however many workers
-    there are. On a GPU, several workers have a CUDA stream each, so that several tasks are in flight.
+    machine from being oversubscribed, and makes the result of a task the same to the bit for any number of
+    workers. On a GPU, several workers have a CUDA stream each, so that several tasks are in flight.
 
     Args:
-        count: Workers; None: one per core that this process may use.
+        count: Number of workers; None: one per core that this process may use.
 
     Examples:
         >>> model = trustgp.fit(network, train, executor=trustgp.Threads(1), progress=False)
@@ -120,17 +120,17 @@ class Threads:
 
 
 def _single_blas_thread() -> None:
-    torch.get_num_threads()  # a thread takes the process's number at its first call: before, not after
+    torch.get_num_threads()  # a thread's first call resets its number to the process's, so it comes first
     torch.set_num_threads(1)
 
 
 def usual_threads(device: torch.device) -> Threads:
-    """As many as suit a device: one per core, a few on a GPU."""
+    """Default threads for a device: one per core, `GPU_WORKERS` on a GPU."""
     return Threads(GPU_WORKERS if device.type == "cuda" else None)
 
 
 def _in_streams(function: Work) -> Work:
-    """The function, with a CUDA stream of its own in each thread that calls it.
+    """Wrapper of `function` with a CUDA stream of its own in each thread that calls it.
 
     A stream begins after all work of the caller's stream so far. A result is complete when it is returned,
     and its memory is kept until the caller's stream, too, has used it.
@@ -156,13 +156,13 @@ def _in_streams(function: Work) -> Work:
 
 @functools.cache
 def numbered_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The same stream every time: torch keeps memory aside for each that was ever used."""
+    """Stream `number` of a device, cached: torch reserves memory for each stream that was ever used."""
     return torch.cuda.Stream(device)
 
 
 @dataclass(frozen=True)
 class FitContext:
-    """What all stages of one fit share."""
+    """Device, seed, executor and reporter that all stages of one fit share."""
 
     device: torch.device
     seed: int  # of everything random
@@ -171,17 +171,17 @@ class FitContext:
     store: Any = None  # keeps solved experts (`trustgp.fitting.checkpoint.Checkpoint`)
 
     def nearby(self) -> FitContext:
-        """The same on this machine, for short work."""
+        """Context with workers in this process, for short work."""
         return replace(self, executor=nearby(self.executor))
 
     def inline(self) -> FitContext:
-        """The same in this thread on a GPU, which one pass of a network fills: cuDNN caches its plan of a
-        shape for each thread."""
+        """Context that works in this thread if it is local and on a GPU: one pass of a network fills a GPU,
+        and cuDNN caches its plan of a shape for each thread."""
         here = self.device.type == "cuda" and nearby(self.executor) is self.executor
         return replace(self, executor=Inline()) if here else self
 
     def run(self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None) -> Results:
-        """Pairs of (position, result), see `Executor.run`; a stage has a bar; `rows` counts a task's rows."""
+        """Pairs (position, result), see `Executor.run`; a stage has a bar; `rows` counts a task's rows."""
         results = self.executor.run(work, tasks)
         if not stage:
             return results

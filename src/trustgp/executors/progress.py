@@ -23,18 +23,18 @@ class RowsColumn(bars.ProgressColumn):
 
 
 class Reporter:
-    """Shows bars in a terminal; elsewhere, and when switched off, it is quiet."""
+    """Progress bars in a terminal; elsewhere, or if not `enabled`, nothing is shown."""
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._console, self._enabled = console, enabled and console.is_terminal
         self._open: dict[int, Any] = {}  # the items of each open bar
-        self.position = ""  # the current stage, and how far it is; empty between two
+        self.position = ""  # the current stage and its progress; empty between stages
         columns = bars.TextColumn("{task.description:<22}"), bars.BarColumn(), bars.MofNCompleteColumn()
         times = RowsColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
         self._progress = bars.Progress(*columns, *times, console=console, disable=not self._enabled)
 
     def log(self, text: str) -> None:
-        """A line for the user; always in the log, on the screen only where there are bars."""
+        """Log a line for the user; print it as well where there are bars."""
         LOGGER.info(text)
         if self._enabled:
             self._console.print(text, highlight=False)
@@ -46,8 +46,8 @@ class Reporter:
     def track(
         self, items: Iterable[T], *, stage: str, total: int | None, done: int = 0, rows: Count | None = None
     ) -> Iterator[T]:
-        """`items`, with a bar for the stage; of the `total` (None: unknown), `done` were finished before and
-        do not come. `rows` counts the rows of an item. When the work ends early, their `close` is called."""
+        """Yield `items`, with a bar for the stage; of the `total` (None: unknown), `done` are finished and
+        not in `items`. `rows` counts the rows of an item. If the work ends early, `items.close` is called."""
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         self._open[task], counted = items, 0
@@ -64,20 +64,20 @@ class Reporter:
         self.position = ""
 
     def close(self) -> None:
-        """End what is still being tracked, since the exception of an interrupted work keeps generators alive:
-        tasks that have not begun are dropped, and threads end."""
+        """Close the items that are still being tracked: tasks that have not begun are dropped, and threads
+        end. The exception of an interrupted fit would keep their generators alive."""
         while self._open:
             getattr(self._open.popitem()[1], "close", lambda: None)()
 
 
 def rate_text(rate: float) -> str:
-    """Three digits: 0.123, 12.3, 1,230,000."""
+    """Rate with three significant digits: 0.123, 12.3, 1,230,000."""
     return f"{rate:.3g}" if rate < 100 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
 @contextmanager
 def reporting(*, enabled: bool) -> Iterator[Reporter]:
-    """A reporter for the duration of the block; what it tracks is closed at its end."""
+    """Reporter for the duration of the block; at its end, tracked items are closed."""
     reporter = Reporter(Console(stderr=True), enabled=enabled)
     with reporter._progress:
         try:

@@ -24,8 +24,8 @@ OUT_OF_BAND = 2**14  # bytes from which a tensor travels beside the function
 
 
 def pack(function: Any) -> tuple[list[memoryview], set[str]]:
-    """A function with all that it refers to, as bytes, then the memory of every large CPU tensor, uncopied;
-    and the types of devices that its tensors are on."""
+    """Pickled function with all that it refers to, then the memory of every large CPU tensor, uncopied; and
+    the types of the devices of its tensors."""
     from ray import cloudpickle
 
     file, buffers, devices = io.BytesIO(), [], set()
@@ -34,7 +34,7 @@ def pack(function: Any) -> tuple[list[memoryview], set[str]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, Tensor):
                 devices.add(obj.device.type)
-                # large and plain: its memory is all there is to it
+                # large and plain: defined by memory, dtype and shape
                 plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
                 plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
                 if plain and obj.is_contiguous() and obj.nbytes >= OUT_OF_BAND:
@@ -53,7 +53,7 @@ def pack(function: Any) -> tuple[list[memoryview], set[str]]:
 
 
 def unpack(parts: Sequence[Any]) -> Any:
-    """The function again, around the memory from `pack`, or a copy of it; tensors are views of that."""
+    """Function from the parts that `pack` returned, or copies of them; its tensors are views of these."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # nothing writes to them
         return pickle.loads(parts[0], buffers=parts[1:])
@@ -71,11 +71,11 @@ def cached_function(name: str, parts: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def sendable(error: Exception) -> Exception:
-    """The error itself if it survives pickling, else its text."""
+    """The error itself if it survives pickling, else a RuntimeError with its text and notes."""
     try:
         if type(unpack(pack(error)[0])) is type(error):
             return error
-    except Exception:  # its class wants other arguments, say
+    except Exception:  # for example, its class needs other arguments
         pass
     plain = RuntimeError(f"{type(error).__name__}: {error}")
     vars(plain)["__notes__"] = getattr(error, "__notes__", [])
@@ -87,18 +87,18 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 
 class Ray:
-    """Tasks on a Ray cluster; needs `pip install "trustgp[ray]"`, on every node of it.
+    """Executor on a Ray cluster; needs `pip install "trustgp[ray]"` on every node.
 
-    What the tasks share is put once into Ray's object store, which each node maps into the memory of all its
-    workers. A single task is run here. Ray restarts a task when its worker or its node was lost. What this
-    process itself owned is lost with it: only a checkpoint outlives it.
+    Data that the tasks share are put once into Ray's object store, which each node maps into the memory of
+    all its workers. A single task runs in this process. Ray restarts a task if its worker or node is lost. If
+    this process itself is lost, only a checkpoint remains.
 
     Args:
-        address: Of the cluster, "auto" for the one that this machine belongs to; None: the one that is
-            connected already or that RAY_ADDRESS names, else a new one on this machine.
-        workers: Tasks at the same time; None: as many as the cluster has room for.
-        gpus: Of each task, a fraction or a whole number: 0.25 puts four tasks on each GPU. The fit must then
-            be on the first GPU of this machine (`device="cuda"`).
+        address: Address of the cluster, "auto" for the one that this machine belongs to; None: the cluster
+            that is connected already or that RAY_ADDRESS names, else a new one on this machine.
+        workers: Number of tasks at the same time; None: as many as the cluster has room for.
+        gpus: GPUs of each task, a fraction or a whole number: 0.25 puts four tasks on each GPU. The fit must
+            then be on the first GPU of this machine (`device="cuda"`).
         retries: How often a task is restarted after its worker or its node was lost.
 
     Examples:
@@ -124,7 +124,7 @@ class Ray:
 
     @property
     def nearby(self) -> Threads:
-        """For short work."""
+        """Threads of this process, for short work."""
         return Threads(1 if self.gpus else None)
 
     def run(self, function: Work, tasks: Sequence[Any]) -> Results:
@@ -148,14 +148,14 @@ class Ray:
             launch()
             while pending:
                 result = self._next(ray, pending)
-                launch()  # first, for the caller may take its time
+                launch()  # before the caller works on the result
                 yield result
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
 
     def _next(self, ray: Any, pending: dict[Any, int]) -> tuple[int, Any]:
-        """The next result, whose task is then no longer pending."""
+        """Next pair (position, result); its task is removed from `pending`."""
         (reference,), _ = ray.wait(list(pending), num_returns=1)
         position = pending.pop(reference)
         try:
@@ -170,7 +170,7 @@ class Ray:
             raise WorkerLostError(f"{what} {why}. {advice}", [position]) from error
 
     def _connected(self) -> Any:
-        """The package, connected to a cluster."""
+        """The package ray, connected to a cluster."""
         missing = 'trustgp.executors.Ray needs the package ray: pip install "trustgp[ray]".'
         ray = optional_package("ray", missing)
         if not ray.is_initialized():
@@ -186,7 +186,7 @@ class Ray:
 
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
-    """In a worker, on one BLAS thread; errors come in a form that can be pickled."""
+    """Run a task in a worker, on one BLAS thread; errors are raised in a form that can be pickled."""
     torch.set_num_threads(1)
     try:
         return cached_function(name, parts)(task)

@@ -1,1 +1,1 @@
-"""Local Gaussian processes: who gets which rows, what an expert keeps, how they answer together."""
+"""Local Gaussian processes: division of the rows, state of an expert, prediction of all experts."""

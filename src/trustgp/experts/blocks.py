@@ -1,7 +1,7 @@
-"""Rows of one owner each, an expert or a cell: on a CPU one owner after another, elsewhere in blocks, so that
+"""Rows grouped by owner, an expert or a cell: on a CPU one owner after another, elsewhere in blocks, so that
 batched products serve all owners at once.
 
-Sizes of blocks depend on the numbers of rows and owners only: values may not be read, as in a CUDA graph.
+Block sizes depend only on the numbers of rows and owners, as values may not be read in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 def by_owner(
     work: Callable[[int, Any], tuple[Tensor, ...]], labels: Tensor, owners: int
 ) -> tuple[Tensor, ...]:
-    """What `work` gives for each owner and an index of its rows, for rows of the owners `labels` [n]."""
+    """Results of `work`, called with each owner and an index of its rows, in the order of `labels` [n]."""
     if labels.shape[0] == 1:
         return work(labels.tolist()[0], slice(None))
     order, sizes = labels.argsort(stable=True), torch.bincount(labels, minlength=owners).tolist()
@@ -29,13 +29,13 @@ def by_owner(
 
 
 def rows_at(table: Tensor, index: Any) -> Tensor:
-    """The rows of an owner, by the index that `by_owner` passes."""
+    """Rows of an owner, by the index that `by_owner` passes to `work`."""
     return table if isinstance(index, slice) else table[index]
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where n rows lie in B blocks of b rows; places without a row are zeros."""
+    """Positions of n rows in B blocks of b rows each, padded with zeros."""
 
     owner: Tensor  # of each block [B]
     slot: Tensor | None = None  # of each row in the B * b places [n]; None: each row is a block
@@ -43,7 +43,7 @@ class Blocks:
 
     @classmethod
     def of(cls, labels: Tensor, owners: int) -> Blocks:
-        """Of rows that belong to the owners `labels` [n]."""
+        """Blocks for rows that belong to the owners `labels` [n]."""
         if type(labels) is not Tensor:  # a trace of any number of rows
             return cls(labels)
         n = labels.shape[0]
@@ -69,9 +69,9 @@ class Blocks:
         return padded.index_copy_(0, self.slot, rows).unflatten(0, (-1, self.size))
 
     def join(self, values: Tensor) -> Tensor:
-        """Values [B, b, ...] of the rows, [n, ...]."""
+        """Values [B, b, ...] in the order of the rows [n, ...]."""
         return values[:, 0] if self.slot is None else values.flatten(0, 1).index_select(0, self.slot)
 
     def pick(self, table: Tensor) -> Tensor:
-        """The owners' entries [B, ...] of a table [M, ...]."""
+        """Entry of each block's owner [B, ...] in a table [M, ...]."""
         return table.index_select(0, self.owner)

@@ -1,4 +1,4 @@
-"""One expert: rows in, solved state out. Pure, so that it can be shipped to a worker."""
+"""One expert: rows in, solved state out. Without side effects, so that a worker can solve it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .features import NO_COLUMNS, amplitudes, features_at
 from .posteriors import Posterior, PriorPosterior, SpanPosterior
 from .system import prefer_primal, select_rows
 
-PRIOR_EXPERTS, PRIOR_ROWS = 16, 128  # evenly spread, to which the common prior is fitted
+PRIOR_EXPERTS, PRIOR_ROWS = 16, 128  # evenly spread, for the fit of the common prior
 MAX_SMALL_NETWORK = (
     2**20
-)  # parameters, up to which a pass takes little time; of larger ones a quarter of these rows
-MAX_LEAVE_OUT_ROWS = 800  # of an expert, from which left-out trajectories are predicted
+)  # parameters; a larger network, whose passes take longer, uses a quarter of these rows
+MAX_LEAVE_OUT_ROWS = 800  # rows of an expert in the prediction of left-out trajectories
 # Bounds of a classifier's noise ratio, over the kernel's mean diagonal. The evidence depends on a few rows
 # that the network misclassifies; out-of-distribution detection is the same within these bounds
 # (docs/classification.md), and worse far outside.
@@ -47,13 +47,13 @@ class Expert:
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be solved and predicts the prior."""
+        """Whether the expert could not be solved, so that it predicts the prior."""
         return self.posterior.failed
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What all experts of one kernel share."""
+    """Data and settings that all experts of one kernel share."""
 
     rows: Rows  # the training rows
     tangents: TangentMap  # makes features
@@ -78,7 +78,7 @@ class Problem:
         return chosen.to(self.tangents.network.device)
 
     def weigh(self, features: Any, rows: Tensor) -> Any:
-        """Their features times the roots of their weights: as those of rows of one noise."""
+        """Features of the rows times the roots of their weights, as if all rows had the same noise."""
         return features if self.rows.weights is None else features.scaled(self.roots(rows)[:, 0])
 
     def roots(self, rows: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Problem:
         return weights.sqrt()[:, None].to(device)
 
     def targets_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Pseudo-targets: r and J theta over the kept columns, shape [m, B], float64."""
+        """Pseudo-targets: r plus J theta over the kept columns, shape [m, B], float64."""
         if self.linear is not None:
             return self._served(self.linear[rows.to(self.linear.device)]) + self.residual_at(rows)
         network, direction = self.tangents.network, self.tangents.direction(columns)
@@ -98,7 +98,7 @@ class Problem:
         return torch.cat([self._served(part.double()) for part in parts]) + self.residual_at(rows)
 
     def every(self, stride: int) -> Problem:
-        """The same of every `stride`-th row."""
+        """The problem restricted to every `stride`-th row."""
         index = torch.arange(0, len(self.rows), stride)
         cached = self.cached
         if cached is not None:
@@ -134,16 +134,16 @@ class Solved:
 
 @torch.no_grad()
 def solve_expert(problem: Problem, task: Task) -> Solved:
-    """Choose the rows, solve, calibrate by leaving out.
+    """Choose the rows, solve the expert, and calibrate it by leave-one-out.
 
-    With groups, left-out rows come without their whole group, one entry per row and output. The network was
-    trained on every group, so its residuals underestimate errors on new ones. What is left out here is the
-    group's share in the weights: the pseudo-targets t are predicted from the other groups, as if the
+    With groups, each row is left out with its whole group; there is one entry per row and output. The network
+    was trained on every group, so its residuals underestimate errors on new ones. Here the group's share in
+    the weights is left out: the pseudo-targets t are predicted from the other groups, as if the
     linearised network had been trained without this one. Raises `FactorisationError` where the kernel of
     these rows cannot be factorised.
     """
     tangents, columns, device = problem.tangents, NO_COLUMNS, problem.tangents.network.device
-    # otherwise no inputs are read for it
+    # inputs are read only where columns are selected
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
     few, cached = prefer_primal(tangents.num_columns(expert=True), len(task.own)), problem.cached
@@ -200,8 +200,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
 
 
 def _retrained(problem: Problem, tangents: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
-    """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where each, or its whole group,
-    is left out of the rows of this expert and its neighbours: its own rows may be of few trajectories."""
+    """Positions [k] of own rows, and their errors t - t_(-g) [k, B] when each, or its whole group, is left
+    out of the rows of this expert and its neighbours: its own rows may come from few trajectories."""
     kept = evenly(len(task.own), MAX_LEAVE_OUT_ROWS)
     if problem.retrained is not None:
         return kept.to(problem.retrained.device), problem.retrained[task.own[kept]]
@@ -211,7 +211,7 @@ def _retrained(problem: Problem, tangents: TangentMap, task: Task) -> tuple[Tens
 
 @torch.no_grad()
 def retrained_errors(problem: Problem, tangents: TangentMap, rows: Tensor) -> Tensor:
-    """t - t_(-g) of these rows, [k, B], where each, or its whole group, is left out of them."""
+    """Errors t - t_(-g) of these rows [k, B] when each row, or its whole group, is left out."""
     cached = problem.cached if tangents is problem.tangents else None
     features = problem.weigh(features_at(tangents, problem.rows, rows, NO_COLUMNS, cached), rows)
     root = problem.roots(rows)
@@ -223,7 +223,7 @@ def retrained_errors(problem: Problem, tangents: TangentMap, rows: Tensor) -> Te
 
 @torch.no_grad()
 def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, rank: int | None) -> Expert:
-    """A light expert with rows of its own added, `own` among new ones whose numbers begin at `first`.
+    """Light expert with more own rows: `own` among the new rows, which are numbered from `first` on.
 
     The leave-one-out scale is the mean over all its own rows: each new one is predicted before it is added.
     """
@@ -251,7 +251,7 @@ def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, r
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
-    """Replaces an expert that could not be solved: the others' typical scale, no rows."""
+    """Substitute for an expert that could not be solved: the typical scale of the others, no rows."""
 
     def typical(name: str) -> Tensor:
         return torch.stack([getattr(expert, name) for expert in siblings]).log().mean(dim=0).exp()
@@ -269,7 +269,7 @@ def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
 
 
 def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> Prior:
-    """The scale and the noise ratio of the largest marginal likelihood on rows of several experts together.
+    """Scale and noise ratio that maximise the marginal likelihood of rows of several experts together.
 
     An expert's own evidence depends on its own rows only: where they are easy its noise ratio vanishes, and
     with it the variance of out-of-distribution rows. Variances of several experts are comparable only under

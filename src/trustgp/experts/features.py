@@ -8,7 +8,7 @@ from ..data.rows import Rows
 from ..data.trees import moved
 from ..tangents.base import Features, TangentMap, chunk_bytes
 
-# Of the outputs' average: an output whose own gradient vanishes at x is not certain there.
+# Over the outputs' average: an output whose own gradient vanishes at x is not certain there.
 MIN_AMPLITUDE = 1e-2
 NO_COLUMNS = torch.empty(0, dtype=torch.int64)
 
@@ -23,7 +23,7 @@ def features_at(
         return moved(chosen, lambda kept: kept.to(device)).select(columns)
     size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), device))
     parts = map_chunks(lambda part: tangents(rows.take(part)).select(columns), index, size)
-    # what came with them is not kept
+    # without what was computed along with them
     return tangents.kind.from_tensors(parts[0].tensors()) if len(parts) == 1 else tangents.kind.cat(parts)
 
 
@@ -33,8 +33,8 @@ def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = Fals
     .. math:: \alpha_c(x) = |J_c(x)|^2 \Big/ \tfrac1C \sum_{c'} |J_{c'}(x)|^2
 
     A kernel that all outputs share gives the share of the prior variance that the rows leave at x. The prior
-    differs between outputs: output c has its own gradient. It is 1 for a kernel of one output, and where
-    experts learn one combination of outputs, `blended`. The features have an expert's columns selected.
+    differs between outputs: output c has its own gradient. The ratio is 1 for a kernel of one output, and
+    where experts learn one combination of outputs, `blended`. The features have an expert's columns selected.
     """
     parts = tangents.diag_per_output(features) if len(tangents.mix) > 1 and not blended else None
     if parts is None:
@@ -44,6 +44,6 @@ def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = Fals
 
 
 def chunk_rows(tangents: TangentMap) -> int:
-    """Rows whose features are computed at a time."""
+    """Number of rows whose features are computed at a time."""
     room = chunk_bytes(tangents) // max(1, tangents.working_bytes())
     return max(1, min(most_rows(tangents.network.device), room))

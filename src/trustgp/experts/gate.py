@@ -18,7 +18,7 @@ from ..tangents.rows import RowFeatures
 
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
 MAX_CDIST_NUMBERS = 2**18  # up to so many differences, one call of cdist is faster
-MAX_SPLIT_ROWS = 4096  # of an oversized expert that is halved by k-means
+MAX_SPLIT_ROWS = 4096  # rows of an oversized expert in the k-means that halves it
 OVERSIZE = 2.0  # an expert above so many times the target size is split: it would dominate time and memory
 MAX_ROUNDS = 8  # of splitting; rows move between the experts after each
 SUBSET, PER_EXPERT = 512, 8  # rows of the kernel PCA, and of the k-means for each expert
@@ -30,7 +30,7 @@ class Division:
 
     Args:
         components: q, the kernel principal components in which distances are measured.
-        subset: Rows of the kernel PCA and the k-means; None: 512, of the k-means at least 8 per expert.
+        subset: Rows of the kernel PCA and the k-means; None: 512, and for the k-means at least 8 per expert.
 
     Examples:
         >>> model = trustgp.fit(network, train, division=trustgp.Division(components=4), progress=False)
@@ -46,11 +46,11 @@ class Division:
             raise ValueError(f"subset={self.subset}; at least 2 rows are needed.")
 
     def subset_size(self, n: int, num_experts: int) -> int:
-        """Rows of the kernel PCA, which a gate may have to store."""
+        """Number of rows of the kernel PCA, which a gate may have to store."""
         return min(n, SUBSET if self.subset is None else max(self.subset, num_experts))
 
     def clustered_size(self, n: int, num_experts: int) -> int:
-        """Rows of the k-means."""
+        """Number of rows of the k-means."""
         least = PER_EXPERT * num_experts if self.subset is None else 0
         return min(n, max(self.subset_size(n, num_experts), least))
 
@@ -74,7 +74,7 @@ class Projection:
         return torch.addmm(self.offset, phi.double(), self.directions, beta=-1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file holds beside the features."""
+        """Tensors to save besides the features."""
         name = "directions" if self.features is None else "coefficients"
         return {name: self.directions, "offset": self.offset}
 
@@ -98,7 +98,7 @@ class Gate:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """The nearest centroid of each point [n]; ties go to the first."""
+    """Index of the nearest centroid of each point [n]; ties go to the first."""
     parts = [distances.argmin(dim=1) for distances in _distances(points, centroids)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -122,7 +122,7 @@ def _distances(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
         return
     for lot in points.split(size):
         total = lot.new_zeros(len(lot), len(centroids))
-        # the direct difference keeps equal points at equal distances, the expansion of cdist may not
+        # direct differences keep equal points at equal distances; the expansion of cdist may not
         for place, centre in zip(lot.T, centroids.T, strict=True):
             total += (place[:, None] - centre).square_()
         yield total
@@ -140,8 +140,8 @@ def make_projection(features: Features, components: int) -> Projection:
 def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: int) -> Tensor:
     """Centroids such that no expert is empty and none is far above the target of n / M rows.
 
-    k-means runs on components of a subset [m, q], and all rows' [n, q] are counted. Up to 2 M come back when
-    oversized experts are split, fewer when the rows have fewer distinct places.
+    k-means runs on components of a subset [m, q], and all rows' [n, q] are counted. There are up
+    to 2 M where oversized experts are split, and fewer than M where rows have fewer distinct places.
     """
     centroids = _kmeans(subset, num_experts, seed)
     for most in [2 * num_experts] * MAX_ROUNDS + [0]:
@@ -156,7 +156,7 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
 
 
 def _counted(points: Tensor, centroids: Tensor) -> Tensor:
-    """The nearest centroid of each point [n], to count them; on a GPU by products, where ties go anywhere."""
+    """Nearest centroid of each point [n], for counts: a GPU takes products, which break ties arbitrarily."""
     if not points.is_cuda:
         return nearest(points, centroids)
     size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
@@ -167,7 +167,7 @@ def _counted(points: Tensor, centroids: Tensor) -> Tensor:
 def _split(
     points: Tensor, centroids: Tensor, cells: dict[int, Tensor], target: int, most: int, seed: int
 ) -> Tensor:
-    """Centroids of the cells, given by their rows, when up to `most` the largest are halved.
+    """Centroids of the cells, given by their rows, after the largest are halved, up to `most` in all.
 
     Cells are halved while one is oversized, or there are too few, from their own rows only: rows move between
     cells in the next round.
@@ -191,7 +191,7 @@ def _split(
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
     values = points.cpu().numpy()
-    clusters = min(clusters, len(np.unique(values, axis=0)))  # distinct ones
+    clusters = min(clusters, len(np.unique(values, axis=0)))  # at most the number of distinct points
     starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # for many clusters one start is as good
     return torch.from_numpy(kmeans(values, clusters, starts, seed)).to(points)
 

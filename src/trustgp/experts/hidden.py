@@ -1,10 +1,10 @@
-r"""Nearest training rows in what the network's last layer is given.
+r"""Nearest training rows by the inputs of the network's last layer, the hidden vectors.
 
 Directions of hidden vectors h separate the classes. The distance of a row is
 
 .. math:: 1 - \cos(h, h_{(k)}) ,
 
-where :math:`h_{(k)}` is the k-th nearest of a few training rows of each class (Sun et al. 2022, on all rows).
+where :math:`h_{(k)}` is the k-th nearest of a few training rows of each class (Sun et al. 2022 take all).
 """
 
 from dataclasses import dataclass, replace
@@ -34,13 +34,13 @@ class HiddenRows:
 
     @classmethod
     def of(cls, hidden: Tensor, labels: Tensor) -> Self:
-        """The rows to keep of hidden vectors [n, h] of rows of classes [n]."""
+        """Sample of training rows, from their hidden vectors [n, h] and classes [n]."""
         points = unit_vectors(hidden).float()
         usable = torch.isfinite(points).all(dim=1)
         return cls(points[usable], labels[usable])._thinned()
 
     def extended(self, hidden: Tensor, labels: Tensor) -> Self:
-        """With more rows, as few of each class as before."""
+        """Sample with more rows, thinned to the same limit per class."""
         more = self.of(hidden, labels.to(self.labels.device))
         points, classes = torch.cat([self.points, more.points]), torch.cat([self.labels, more.labels])
         return replace(self, points=points, labels=classes)._thinned()
@@ -53,19 +53,19 @@ class HiddenRows:
 
     @cached_property
     def neighbours(self) -> int:
-        """k, from the rows of the largest class."""
+        """k, which grows with the number of rows of the largest class."""
         return max(1, int(torch.bincount(self.labels).max()) // ROWS_PER_NEIGHBOUR)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """The logarithm of the distance of hidden vectors [n, h], float64, shape [n, 1]."""
+        """Log distance of hidden vectors [n, h], float64, shape [n, 1]; computed in chunks."""
         size = max(1, MAX_PRODUCTS // len(self.points))
         return torch.cat([self.log_distance(part) for part in hidden.split(size)])
 
     def log_distance(self, hidden: Tensor) -> Tensor:
-        """The same, all at once."""
+        """Log distance of hidden vectors [n, h], float64, shape [n, 1]; computed at once."""
         cosines = unit_vectors(hidden) @ self.points.double().T
         distance = 1.0 - cosines.topk(self.neighbours, dim=1).values[:, -1:]
-        # that of vectors that overflow is NaN: as far as can be
+        # NaN where vectors overflow: the largest distance
         distance = torch.where(distance < MAX_DISTANCE, distance, MAX_DISTANCE).clamp_min(MIN_DISTANCE)
         # rounded, so that it does not depend on how many rows are multiplied together
         return distance.float().double().log()
@@ -78,6 +78,6 @@ def unit_vectors(hidden: Tensor) -> Tensor:
 
 
 def rows_per_class(classes: int, width: int) -> int:
-    """How many rows of each class are kept where hidden vectors have `width` numbers."""
+    """Number of rows to keep of each class where hidden vectors have `width` numbers."""
     room = MAX_BYTES // (4 * width * max(1, classes))
     return max(MIN_PER_CLASS, min(max(MAX_PER_CLASS, USUAL_ROWS // max(1, classes)), room))

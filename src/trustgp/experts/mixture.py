@@ -57,11 +57,11 @@ class LatentPrediction:
         return cls(**whole if dim == 0 else whole | {"nearest": parts[0].nearest})  # of the first mixture
 
     def with_fields(self, values: dict[str, Tensor]) -> LatentPrediction:
-        """The same with other values: `replace`, which takes as long as ten operations on a row."""
+        """Prediction with some values replaced; `replace` would take as long as ten operations on a row."""
         return LatentPrediction(**vars(self) | values) if values else self
 
     def finite(self) -> Tensor:
-        """Which rows are finite, shape [n]."""
+        """Mask of the finite rows [n]."""
         return torch.isfinite(self._checked().sum(dim=1))
 
     def all_finite(self) -> bool:
@@ -88,8 +88,8 @@ class LatentPrediction:
         return LatentPrediction(**spread)
 
     def masked(self, zeros: Tensor) -> tuple[LatentPrediction, Tensor]:
-        """The same as `spread`, and which rows are valid [n], without reading a value; `zeros` [n, 1] are NaN
-        where inputs or outputs are not finite."""
+        """Prediction with blanks in invalid rows, as in `spread`, and the mask of valid rows [n], without
+        reading a value; `zeros` [n, 1] are NaN where inputs or outputs are not finite."""
         blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
         values = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
         first = {k: v[:, :1] if v.shape[1] > 1 and v.stride(1) == 0 else v for k, v in values.items()}
@@ -104,7 +104,7 @@ class LatentPrediction:
         return LatentPrediction(**{k: v.expand_as(values[k]) for k, v in made.items()}), valid[:, 0]
 
     def measures(self) -> Tensor:
-        """Logarithms of novelty measures [n, 2]: of the witness, or share of the prior and variance."""
+        """Logarithms of novelty measures [n, 2]: `nearest`, or else share of the prior, and variance."""
         if self.nearest is not None:
             return self.nearest
         variance = (self.epistemic + self.noise).clamp(MIN_VARIANCE, MAX_VARIANCE)
@@ -126,7 +126,7 @@ _NAMES = [field.name for field in fields(LatentPrediction)]
 
 @dataclass(frozen=True)
 class Mixture:
-    """One kernel's gate and experts."""
+    """Gate and experts of one kernel."""
 
     tangents: TangentMap  # makes features
     gate: Gate  # sends a row to an expert
@@ -145,11 +145,11 @@ class Mixture:
 
     @property
     def directions(self) -> int:
-        """The most that an expert keeps; 0: experts keep rows."""
+        """Largest number of directions that an expert keeps; 0: experts keep rows."""
         return max(expert.posterior.directions for expert in self.experts)
 
     def truncate(self, rank: int | None) -> Mixture:
-        """With at most `rank` directions in each expert; None: all."""
+        """Mixture with at most `rank` directions in each expert; None: all."""
         return replace(
             self, experts=tuple(replace(e, posterior=e.posterior.truncate(rank)) for e in self.experts)
         )
@@ -159,7 +159,7 @@ class Mixture:
         """Predictions of the experts that the gate chooses, in chunks.
 
         Many rows are sorted by expert, so that each expert predicts once and not in every chunk. That takes
-        their features twice, which does not pay for explicit gradients. Given features are not computed.
+        their features twice, which does not pay for explicit gradients. `features`, if passed, are used.
         """
         if features is not None:
             return self._predict(features)
@@ -205,7 +205,7 @@ class Mixture:
     def stacked(
         self, features: Any, labels: Tensor, moments: LatentMoments | None = None
     ) -> tuple[LatentMoments, Tensor | None]:
-        """Moments of n rows, unless they are known, with those of failed experts; and amplitudes where a
+        """Moments of n rows, the passed ones if any, corrected for failed experts; and amplitudes where a
         kernel serves several outputs."""
         assert self.stack is not None
         kept = self.stack.select(features, labels)
@@ -222,7 +222,7 @@ class Mixture:
         return moments, sizes
 
     def _looped(self, features: Features, labels: Tensor) -> tuple[LatentMoments, Tensor | None]:
-        """The same of experts that keep rows, each of which predicts its own rows at once."""
+        """Moments and amplitudes as from `stacked`, for experts that keep rows: one after another."""
 
         def own(expert: int, rows: Any) -> tuple[Tensor, ...]:
             return self._moments(expert, features if isinstance(rows, slice) else features.take(rows))
@@ -236,7 +236,7 @@ class Mixture:
         return len(self.experts[0].scale) < len(self.outputs)
 
     def _statistics(self, features: Any) -> dict[str, Tensor]:
-        """Of all rows: the leverage, and the distance of hidden vectors."""
+        """Fields that do not depend on the expert: the leverage, and the distance of hidden vectors."""
         own = {} if self.whole is None else self.whole.latent(features.by_output)
         return own | ({} if self.hidden is None else {"nearest": self.hidden(features.hidden)})
 
@@ -261,13 +261,13 @@ class Mixture:
 
     @cached_property
     def _limits(self) -> tuple[Tensor, Tensor]:
-        """0 and 1, where the numbers are."""
+        """Scalars 0 and 1 on the device of `numbers`."""
         return self.numbers.new_zeros(()), self.numbers.new_ones(())
 
     def latent(
         self, labels: Tensor, moments: LatentMoments, amplitude: Tensor | None, own: dict[str, Tensor]
     ) -> LatentPrediction:
-        """From the moments of the experts `labels` [n], and fields that do not depend on the expert."""
+        """Latent prediction from the moments of the experts `labels` [n] and fields `own` of the rows."""
         zero, one = self._limits
         unit, mean = moments.unit, moments.residual_mean
         scale, noise, log_kappa = self.numbers.index_select(0, labels).unbind(dim=1)

@@ -14,7 +14,7 @@ MIN_VOTES = 2  # rows on a border; a single row between two experts is chance
 
 @dataclass(frozen=True)
 class Patchwork:
-    """An expert also has a few rows of its neighbours, so that the error bar has no steps.
+    """Rows that an expert borrows from its neighbours, so that the error bar has no steps.
 
     Args:
         neighbours: Maximum number of neighbours of each expert; 0 gives independent local experts.
@@ -59,7 +59,7 @@ def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbou
 
 
 def _facing(expert: int, centroids: Tensor) -> Iterator[int]:
-    """Experts with no third one between, the closest first."""
+    """Yield the experts with no third one between theirs and this centroid, the closest first."""
     own = centroids[expert]
     distance = (centroids - own).square().sum(dim=1)
     for j in distance.argsort(stable=True).tolist():
@@ -72,7 +72,7 @@ def _facing(expert: int, centroids: Tensor) -> Iterator[int]:
 def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor, count: int) -> Tensor:
     """The `count` of a neighbour's rows [k] that lie nearest to the border: the candidates to borrow.
 
-    The border is that of the two centroids [q], among components of all rows [n, q].
+    The border lies between the two centroids [q]; `points` are the components of all rows [n, q].
     """
     own = points[rows]
     excess = (own - expert).square().sum(dim=1).sqrt() - (own - neighbour).square().sum(dim=1).sqrt()
@@ -83,7 +83,7 @@ CANDIDATES = 2  # border rows offered for each row that is borrowed
 
 
 def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:
-    """Rows from each neighbour: a share of an average expert."""
+    """Number of rows borrowed from each neighbour: a share of an average expert's rows."""
     least = min(MIN_BORROWED, math.ceil(n / num_experts)) if patchwork.fraction is None else 0
     share = DEFAULT_FRACTION if patchwork.fraction is None else patchwork.fraction
     return max(least, math.ceil(share * n / num_experts)) if patchwork.neighbours else 0

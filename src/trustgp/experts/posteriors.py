@@ -17,7 +17,7 @@ from .features import NO_COLUMNS
 
 @dataclass(frozen=True)
 class LatentMoments:
-    """Moments of n rows, before scales and calibration."""
+    """Predicted moments of n rows, before scales and calibration."""
 
     unit: Tensor  # posterior variance over s [n]
     prior: Tensor  # k(x, x) / s [n]
@@ -35,12 +35,12 @@ class Posterior:
     directions = 0  # how many it keeps; 0: it keeps rows, or nothing
 
     def __call__(self, features: Any) -> LatentMoments:
-        """Moments of rows, from `Features` of the kind it was made from."""
+        """Predicted moments of rows, from `Features` of the kind that the posterior was made from."""
         raise NotImplementedError
 
     def root_features(self, features: Any) -> Tensor | None:
-        r"""Rows :math:`S^{1/2} \phi(x)` whose products are the covariances over s, float64 [n, d]; None:
-        features are not explicit, or other experts have other columns."""
+        r"""Rows :math:`S^{1/2} \phi(x)` whose products are the covariances over s, float64 [n, d]; None
+        where features are not explicit, or where experts keep different columns."""
         return None
 
     def covariance(self, features: Any) -> Tensor:
@@ -48,17 +48,17 @@ class Posterior:
         return features.gram(features)
 
     def truncate(self, rank: int | None) -> Posterior:
-        """With at most `rank` directions, where it keeps directions: the best determined; None: all."""
+        """Posterior with its `rank` best determined directions, if it keeps directions; None: all."""
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of a file beside the features, each concatenated over the experts."""
+        """Tensors to save besides the features; in a file, each is concatenated over the experts."""
         return {}  # a file marks a failed expert
 
 
 @dataclass(frozen=True)
 class GramPosterior(Posterior):
-    """Keeps the rows' features and a factor: for features that are not explicit."""
+    """Posterior that keeps the rows' features and a Cholesky factor: for features that are not explicit."""
 
     features: Any  # of the m rows, `KernelRows`
     factor: Tensor  # L with L L^T = K + tau I [m, m], float64
@@ -76,19 +76,19 @@ class GramPosterior(Posterior):
         return features.gram(features) - white.T @ white
 
     def whitening(self) -> Tensor:
-        """W = L^-1 such that |W k(x)|^2 is what the rows take from the prior, shape [m, m], float64."""
+        """W = L^-1 [m, m], float64; the rows reduce the prior variance at x by |W k(x)|^2."""
         eye = torch.eye(len(self.weights), dtype=torch.float64, device=self.factor.device)
         return torch.linalg.solve_triangular(self.factor.double(), eye, upper=False)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Of the factor its triangle."""
+        """Tensors to save: the lower triangle of the factor, and the weights."""
         lower = torch.ones_like(self.factor, dtype=torch.bool).tril()
         return {"factor": self.factor[lower], "weights": self.weights}
 
 
 @dataclass(frozen=True)
 class SpanPosterior(Posterior):
-    """Keeps a basis of the rows' span: for explicit features."""
+    """Posterior that keeps a basis of the rows' span: for explicit features."""
 
     columns: Tensor  # the feature columns it keeps; empty: all
     basis: Tensor  # V [d, r], in the network's precision
@@ -98,7 +98,7 @@ class SpanPosterior(Posterior):
 
     @property
     def directions(self) -> int:
-        """r."""
+        """Number r of directions that it keeps."""
         return len(self.shrinkage)
 
     def __call__(self, features: Features) -> LatentMoments:
@@ -128,7 +128,7 @@ class SpanPosterior(Posterior):
         return {**vars(self), "basis": self.basis.clone()}  # not all of the stack that it may be a view of
 
     def extended(self, phi: Tensor, residual: Tensor, tau: Tensor) -> Self:
-        r"""With more rows, features [k, d] and r [k, B], at the noise ratio at which it was solved.
+        r"""Posterior with more rows, of features [k, d] and r [k, B], at its noise ratio tau.
 
         :math:`\sum \phi \phi^\top = V \Lambda V^\top` and :math:`\sum \phi r` follow from the basis and the
         weights; the new rows are added to both sums.
@@ -147,7 +147,7 @@ class SpanPosterior(Posterior):
         return replace(self, basis=self.basis[:, kept].clone(), shrinkage=self.shrinkage[kept])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Of the basis its rank besides."""
+        """Tensors to save: the basis, flattened, its rank, and the others."""
         ranks, columns = torch.tensor([self.directions], dtype=torch.int64), self.columns.cpu()
         table = {"ranks": ranks, "columns": columns, "basis": self.basis.flatten()}
         return table | {"shrink": self.shrinkage, "weights": self.weights}
@@ -155,7 +155,7 @@ class SpanPosterior(Posterior):
 
 @dataclass(frozen=True)
 class PriorPosterior(Posterior):
-    """Of an expert that could not be solved."""
+    """Prior in place of the posterior of an expert that could not be solved."""
 
     weights: Tensor  # of no row [0, B]
     features = None
@@ -178,7 +178,7 @@ def make_posterior(
     tau: Tensor,
     spectrum: tuple[Tensor, Tensor] | None = None,
 ) -> GramPosterior | SpanPosterior:
-    """The posterior for the features of m rows whose `columns` are selected; empty: all.
+    """Posterior of m rows from their features, of which `columns` are selected; empty: all.
 
     The factor L has L L^T = K + tau I [m, m], float64, any jitter included; the weights [m, B] are those of
     the rows in the residual mean. For `spectrum` see `math.posterior.span`.

@@ -28,17 +28,17 @@ def padded(tensors: Sequence[Tensor], fill: float = 0.0) -> Tensor:
 
 @dataclass(frozen=True)
 class SpanStack:
-    """Bases and weights of M experts; one that failed, or lacks directions, has zeros."""
+    """Bases and weights of M experts, with zeros for failed experts and missing directions."""
 
     basis: Tensor  # V [M, d, r], in the network's precision
-    root: Tensor  # of tau / (lambda + tau) [M, 1, r], in the same precision
+    root: Tensor  # square root of tau / (lambda + tau) [M, 1, r], in the same precision
     weights: Tensor  # of the columns in the residual mean [M, d, B]
     columns: Tensor  # the feature columns that each keeps [M, d]; d = 0: all
-    failed: Tensor | None  # which have only the prior [M]; None: they need no care
+    failed: Tensor | None  # which have only the prior [M]; None: no special case is needed
 
     @classmethod
     def of(cls, posteriors: Sequence[Posterior]) -> SpanStack | None:
-        """None where the experts keep rows, or all failed. Their bases become views of the stack."""
+        """Stack of posteriors, whose bases become views of it; None where experts keep rows or all failed."""
         spans = [one for one in posteriors if isinstance(one, SpanPosterior)]
         if not spans or any(not one.failed for one in posteriors if not isinstance(one, SpanPosterior)):
             return None
@@ -56,13 +56,13 @@ class SpanStack:
         return cls(basis, root, torch.stack(weights), columns, failed if needed else None)
 
     def select(self, features: RowFeatures, labels: Tensor) -> RowFeatures:
-        """The columns that the experts `labels` [n] of the rows keep."""
+        """Features of the columns that the expert of each row, `labels` [n], keeps."""
         if not self.columns.numel():
             return features
         return RowFeatures(features.rows.gather(1, self.columns.index_select(0, labels)))
 
     def __call__(self, kept: RowFeatures, labels: Tensor) -> LatentMoments:
-        """Moments of rows of the experts `labels` [n]."""
+        """Predicted moments of rows, each by its expert, `labels` [n]."""
         # float32 products of a GPU may be TF32
         wide, precision = kept.wide, torch.float64 if labels.is_cuda else self.basis.dtype
         narrow = wide if precision == wide.dtype else kept.rows.to(precision)
@@ -76,12 +76,12 @@ class SpanStack:
         return LatentMoments(unit, torch.linalg.vector_norm(wide, dim=1).square(), mean)
 
     def _of_one(self, phi: Tensor, wide: Tensor, expert: int, rows: Any) -> tuple[Tensor, Tensor]:
-        """Variances and residual means of an expert's rows."""
+        """Variances and residual means of the rows of one expert."""
         basis, root, weights = self._experts[expert]
         unit = span_variance(rows_at(phi, rows)[None], basis, root)
         return unit[0], torch.mm(rows_at(wide, rows), weights)
 
     @cached_property
     def _experts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Basis [1, d, r], root [1, 1, r] and weights [d, B] of each."""
+        """Basis [1, d, r], root [1, 1, r] and weights [d, B] of each expert."""
         return list(zip(self.basis.split(1), self.root.split(1), self.weights.unbind(), strict=True))

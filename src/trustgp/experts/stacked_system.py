@@ -19,15 +19,15 @@ from .posteriors import SpanPosterior
 from .system import prefer_primal
 
 MAX_GROUP = 128  # experts whose systems are decomposed in one call
-LOT_BYTES = 2**29  # of float64 features of the rows of some of them
+LOT_BYTES = 2**29  # of float64 features in one batch of experts
 MIN_GROUP = 2
 DEVICES = ("cuda",)  # where many small steps cost more than padding
 Moments = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def solved_together(problem: Problem, tasks: Sequence[Task]) -> list[list[int]]:
-    """Groups of tasks, by position, that `solve_group` takes, of similar numbers of rows: those of one kernel
-    whose features are at hand and have fewer columns than rows; without left-out rows to return."""
+    """Groups of tasks, by position, that `solve_group` can solve, of similar numbers of rows: their features
+    are cached on the GPU and have fewer columns than rows, and they return no left-out rows."""
     cached, device = problem.cached, problem.tangents.network.device
     width, own = (problem.tangents.num_columns(expert=expert) for expert in (False, True))
     if device.type not in DEVICES or not isinstance(cached, RowFeatures) or cached.rows.device != device:
@@ -41,14 +41,14 @@ def solved_together(problem: Problem, tasks: Sequence[Task]) -> list[list[int]]:
 
 
 def group_bytes(width: int) -> int:
-    """What `solve_group` takes at its peak, beside the experts themselves."""
+    """Peak memory of `solve_group` in bytes, besides the experts themselves."""
     return 3 * LOT_BYTES + 8 * 8 * MAX_GROUP * width**2
 
 
 @torch.no_grad()
 def solve_group(problem: Problem, tasks: Sequence[Task]) -> list[Solved]:
-    """The same as `solve_expert` of each, to rounding. A GPU is waited for a few times, whatever their
-    number. Raises `FactorisationError` where any of them cannot be solved."""
+    """Solve the tasks, equal to `solve_expert` of each up to rounding. It waits for the GPU only a few times,
+    however many there are. Raises `FactorisationError` where any of them cannot be solved."""
     lots = list(_lots(problem, tasks))
     parts = [lot.moments(problem) for lot in lots]
     gram, by_target, by_residual, energy = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -100,7 +100,7 @@ def _borrowed(task: Task) -> int:
 
 
 def _lots(problem: Problem, tasks: Sequence[Task]) -> Iterator[_Lot]:
-    """The rows of the tasks, in lots whose features take little memory."""
+    """Yield the rows of the tasks in batches whose features take little memory."""
     seen = [
         torch.cat([task.own, task.candidates[evenly(len(task.candidates), _borrowed(task))]])
         for task in tasks
@@ -127,7 +127,7 @@ class _Lot:
     own: Tensor  # which are the expert's own [g, m]
 
     def features(self, problem: Problem) -> tuple[Tensor, Features]:
-        """Phi, zeros in the padding, float64 [g, m, d], and the features that it was made of."""
+        """Phi, zeros in the padding, float64 [g, m, d], and the features that it was made from."""
         assert isinstance(problem.cached, RowFeatures)
         rows = problem.cached.take(self.index.flatten())
         return rows.rows.double().unflatten(0, self.index.shape).mul_(self.roots(problem)), rows

@@ -1,4 +1,4 @@
-"""The linear system of one expert: dual, of its rows, or primal, of its feature columns."""
+"""The linear system of one expert: dual, one unknown per row, or primal, one per feature column."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from .posteriors import Posterior, SpanPosterior, make_posterior
 
 @dataclass(frozen=True)
 class Solution:
-    """The solution of the system of m rows."""
+    """Solution of the linear system of an expert with m rows."""
 
     tau: Tensor  # noise ratio, a scalar
     scale: Tensor  # s [B]
@@ -32,7 +32,7 @@ class Solution:
     prior: Tensor  # k(x, x) / s [m]
 
     def unit(self, variances: Tensor) -> Tensor:
-        """Variances / s of left-out rows without the noise [m]; 1 / Q_ii >= tau but for rounding."""
+        """Variances / s of left-out rows, without the noise [m]; rounding may take 1 / Q_ii below tau."""
         return (variances - self.tau).clamp_min(0.0)
 
 
@@ -45,7 +45,7 @@ class DualSystem:
     gram: Tensor  # K between them [m, m]
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        """With the candidates, of features `border`, of largest posterior variance given these rows."""
+        """System with `most` more rows: the candidates, with features `border`, of largest variance."""
         below, corner = border.gram(self.features), border.gram(border)
         noise = low_rank.selection_noise(self.gram)
         covariance = low_rank.condition(corner, below.T, self.gram, noise)
@@ -60,10 +60,10 @@ class DualSystem:
         return replace(self, seen=torch.cat([self.seen, rows]), features=features, gram=gram)
 
     def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
-        """Evidence, posterior, and left-out rows.
+        """Solution with its hyperparameters, posterior and leave-one-out predictions.
 
-        From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of its rows
-        [m, B], and the scale and noise ratio that all experts share; None: it maximises its own evidence.
+        `columns` are the feature columns that the expert keeps (empty: all), `targets` and `residual` t and
+        r of its rows [m, B]; `prior` is common to all experts (None: maximise this expert's evidence).
         """
         if prior is None:
             tau, scale, factor, jitter, spectrum = maximise_evidence(self.gram, targets)
@@ -77,7 +77,7 @@ class DualSystem:
         return Solution(tau, scale, jitter, posterior, partial(leave_out, inverse), diag)
 
     def parts(self, device: torch.device) -> Iterable[Features]:
-        """The features on the device, in chunks."""
+        """Features of the rows, on the device, in chunks."""
         return [self.features]
 
 
@@ -86,7 +86,7 @@ class PrimalSystem(DualSystem):
     """The primal system, for explicit features of fewer columns than rows; `gram` is Phi^T Phi [d, d]."""
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        """Evenly spread candidates: with so many rows the choice hardly matters."""
+        """System with evenly spread candidates: with so many rows the choice hardly matters."""
         chosen = evenly(len(candidates), most)
         added = border.take(chosen.to(self.gram.device))
         gram = self.gram + low_rank.column_sums(added.explicit(), self.gram.device)
@@ -113,7 +113,7 @@ def prefer_primal(width: int | None, rows: int) -> bool:
 
 
 def select_rows(rows: Tensor, features: Features, device: torch.device) -> DualSystem:
-    """The cheaper system of an expert's own rows."""
+    """Primal or dual system of an expert's own rows, whichever is smaller."""
     phi = features.explicit()
     if phi is not None and prefer_primal(phi.shape[1], len(rows)):
         return PrimalSystem(rows, features, low_rank.column_sums(phi, device))

@@ -38,9 +38,9 @@ MIN_RATIO = 1e-10  # of tau: with less, the kernel is singular in float64
 NOISE_NEIGHBOURS = 32  # nearest rows whose errors are averaged
 MIN_MEASURE, MIN_NOISE = 1e-12, 1e-300  # their logarithms are finite
 TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
-MIN_DIFFERENCES = 2**16  # of numbers: fewer distances a GPU computes in one kernel
-MIN_PRODUCTS = 2**21  # of differences, which take fewer kernels than products
-SOLVED_NUMBERS = 2**17  # of kernels that a cache holds
+MIN_DIFFERENCES = 2**16  # numbers; with fewer, a GPU computes distances in one kernel
+MIN_PRODUCTS = 2**21  # numbers; with fewer, a GPU takes differences, in fewer kernels than products
+SOLVED_NUMBERS = 2**17  # numbers of kernel matrices that fit into the cache of a CPU
 EPS, MAX_ROUNDING = 4e-15, 1e-6  # of squared distances from products; and of the kernel, over tau
 TINY = 1e-300  # of -1 / (2 l^2)
 KERNEL_ENDS = 39.0  # lengths: beyond, the kernel is 0 in float64
@@ -74,12 +74,12 @@ class Witness:
             )
 
     def settings(self) -> dict[str, int]:
-        """Plain values, under their names in a file."""
+        """Plain values by their names in a file."""
         return {"strangers" if name == "borrowed" else name: value for name, value in asdict(self).items()}
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Self:
-        """The witness whose `settings()` these are."""
+        """Witness with these `settings()`."""
         plain = dict(settings)
         return cls(borrowed=plain.pop("strangers"), **plain)
 
@@ -103,7 +103,7 @@ class WitnessPrediction:
 
     @cached_property
     def log_noise(self) -> Tensor:
-        """The logarithm of the noise [n, C]."""
+        """Logarithm of the noise [n, C]."""
         return self.noise.clamp_min(MIN_NOISE).log()
 
     @cached_property
@@ -112,7 +112,7 @@ class WitnessPrediction:
         return torch.stack([self.novelty, self.distance], dim=1).clamp(MIN_MEASURE, MAX_SCALED_INPUT).log()
 
     def opinion(self, outputs: Tensor) -> dict[str, Tensor]:
-        """What it adds to a latent prediction, where the network returns `outputs` [n, C]."""
+        """Fields that it adds to a `LatentPrediction`, where the network returns `outputs` [n, C]."""
         own = {"witness_mean": self.mean - outputs, "witness_precision": self.precision}
         return own | {"log_noise": self.log_noise, "nearest": self.nearest}
 
@@ -130,7 +130,7 @@ class ExcludedGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class WitnessState:
-    """The cells, and their rows concatenated, R in all; a cell's own rows come first."""
+    """Cells of a witness, and their rows concatenated, R in all; a cell's own rows come first."""
 
     offset: Tensor  # of the inputs [d]
     spread: Tensor  # of the inputs [d]
@@ -151,7 +151,7 @@ class WitnessState:
 
     @cached_property
     def cells(self) -> list[tuple[int, int, Tensor, Tensor]]:
-        """Of each cell: the positions of its first row and of the next cell's, its points, and `order`."""
+        """First position, position after the last, points, and part of `order` of each cell's rows."""
         edges = [0, *self.sizes.cumsum(dim=0).tolist()]
         return [(a, b, self.points[a:b], self.order[: b - a]) for a, b in pairwise(edges)]
 
@@ -162,22 +162,22 @@ class WitnessState:
 
     @cached_property
     def largest(self) -> int:
-        """Rows of the largest cell."""
+        """Number of rows of the largest cell."""
         return int(self.sizes.max())
 
     @cached_property
     def full(self) -> bool:
-        """Whether every cell has as many rows as are looked up."""
+        """Whether every cell has at least `num_nearest` rows."""
         return int(self.sizes.min()) >= self.num_nearest
 
     @cached_property
     def starts(self) -> Tensor:
-        """The first row of each cell [M], on the device of the points."""
+        """Position of the first row of each cell [M], on the device of the points."""
         return (self.sizes.cumsum(dim=0) - self.sizes).to(self.points.device)
 
     @cached_property
     def order(self) -> Tensor:
-        """Added to the distances of a cell's rows [largest], so that every runtime breaks ties alike."""
+        """Increments of distances to a cell's rows [largest]: all runtimes break ties the same way."""
         return TIE * self.length * torch.arange(self.largest, device=self.length.device)
 
     @cached_property
@@ -187,14 +187,14 @@ class WitnessState:
 
     @cached_property
     def near_radius(self) -> float:
-        """The distance up to which those between neighbours come from products: their rounding changes the
-        kernel by far less than tau."""
+        """Distance of neighbours from a point up to which the kernel among them comes from products, whose
+        rounding changes it by far less than tau."""
         rounding = EPS * self.most_neighbours * max(-self.sharpness, TINY)
         return math.sqrt(MAX_ROUNDING * float(self.ratio) / rounding)
 
     @cached_property
     def most_neighbours(self) -> int:
-        """p as a plain number."""
+        """p as a Python number."""
         return int(self.neighbours)
 
     @cached_property
@@ -204,12 +204,12 @@ class WitnessState:
 
     @property
     def num_nearest(self) -> int:
-        """Rows of a cell that are looked up."""
+        """Number of nearest rows of a cell that are looked up."""
         return max(self.most_neighbours, NOISE_NEIGHBOURS)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors."""
+        """Size of the tensors in bytes."""
         return sum(tensor.nbytes for tensor in state_tensors(self))
 
     def scaled(self, vectors: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class WitnessState:
         return self.predict_scaled(self.scaled(vectors))
 
     def predict_scaled(self, points: Tensor, excluded: ExcludedGroups | None = None) -> WitnessPrediction:
-        """Predictions of the nearest cells, or those of `excluded`, for scaled points [n, d], float64."""
+        """Predictions for scaled points [n, d], float64, by their nearest cells or those in `excluded`."""
         p, width = min(self.num_nearest, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         space, block = 16 * CHUNK_BYTES if points.is_cuda else CHUNK_BYTES, 0
@@ -244,7 +244,7 @@ class WitnessState:
         return WitnessPrediction(**values, reach=self.reach)
 
     def _predict_lot(self, points: Tensor, excluded: ExcludedGroups | None) -> WitnessPrediction:
-        """The same for as many points as fit into memory."""
+        """Predictions as in `predict_scaled` for a batch of points that fits into memory."""
         labels = _between(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
         full = self.full and excluded is None
         if readable(labels):
@@ -280,8 +280,8 @@ class WitnessState:
     def _in_cell(
         self, points: Tensor, excluded: ExcludedGroups | None, number: int, index: Any
     ) -> tuple[Tensor, Tensor]:
-        """Positions of the nearest rows of a cell [n, k], for points with this index, and their distances
-        [n, k]; infinite: it has fewer rows, or they are excluded."""
+        """Positions of the nearest rows of a cell [n, k] for the points with this index, and their distances
+        [n, k], infinite for missing and excluded rows."""
         first, last, own, order = self.cells[number]
         distance = distances(rows_at(points, index), own.double()).add_(order)
         if excluded is not None:
@@ -298,7 +298,7 @@ class WitnessState:
     def _in_cells(
         self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
     ) -> tuple[Tensor, Tensor]:
-        """The same of each point's cell."""
+        """Positions and distances as from `_in_cell` for all points, each in its own cell."""
         blocks = Blocks.of(labels, len(self.sizes))
         starts, sizes = self.starts, self.sizes.to(labels.device)
         numbers = torch.arange(self.largest, device=labels.device)
@@ -321,8 +321,8 @@ class WitnessState:
     def _solved(
         self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
     ) -> tuple[Tensor, Tensor]:
-        """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows, at the distances
-        `closest`; not `full`: infinite for missing ones."""
+        """Mean about the centre [n, C] and novelty [n, 1] from the nearest rows, at the distances `closest`,
+        infinite for missing rows; with `full` no row is missing."""
         rows, targets = (torch.embedding(table, positions) for table in (self.points, self.targets))
         read, count = readable(closest), positions.shape[1]
         many = rows.numel() * count >= MIN_PRODUCTS
@@ -352,7 +352,7 @@ class WitnessState:
 
 
 def _between(first: Tensor, second: Tensor) -> Tensor:
-    """`distances`, which a GPU computes far faster from the differences of many numbers."""
+    """Distances as from `distances`; a GPU computes many of them far faster as norms of differences."""
     if not first.is_cuda or first.numel() * second.shape[-2] < MIN_DIFFERENCES:
         return distances(first, second)
     return torch.linalg.vector_norm(first.unsqueeze(-2) - second.unsqueeze(-3), dim=-1)

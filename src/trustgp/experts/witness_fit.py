@@ -1,4 +1,4 @@
-"""Fit a witness: divide inputs into cells, borrow the nearest rows of others, leave rows out."""
+"""Fit a witness: divide the inputs into cells, borrow the nearest rows of other cells, leave rows out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .gate import find_centroids, nearest_two
 from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
 
 MIN_ROWS = 50  # with fewer rows there is no witness
-LEAST_WEIGHT = 0.1  # of a row, over the mean: it has one noise for all
-MAX_FEW_ROWS, FEW_ROWS_FACTOR = 1000, 4  # up to so many rows, more neighbours
-MAX_CELLS = 3072  # with more it would be larger, and slower to fit, than the experts
+LEAST_WEIGHT = 0.1  # of a row, over the mean weight: all rows have one noise
+MAX_FEW_ROWS, FEW_ROWS_FACTOR = 1000, 4  # up to this number of rows, more neighbours
+MAX_CELLS = 3072  # a witness with more would be larger, and slower to fit, than the experts
 SPREAD_ROWS = 100  # distant rows that decide together on the lengths of columns
 PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio for all
-LENGTH_ROWS = 160  # of each, nearest to it
-TEST_PLACES, TEST_ROWS = 16, 512  # left out, to choose between one length and one for each column
+LENGTH_ROWS = 160  # rows nearest to each of these places
+TEST_PLACES, TEST_ROWS = 16, 512  # left-out rows choose between one length and one for each column
 MAX_FACTOR = 8  # by which neighbours are increased, where left-out rows gain by it
 NOISY_RATIO, NOISY_GAIN, MIN_GAIN = 1e-4, 0.02, 0.25  # gain in nats for a doubling: from it on, and below
 MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
@@ -47,7 +47,7 @@ Members = list[tuple[Tensor, int]]  # the rows of each cell, its own first, and 
 def find_witness(
     rows: Rows, setting: Witness | None, context: FitContext, room: int | None
 ) -> WitnessState | None:
-    """A witness of the training rows; None without a setting, or where it does not fit into `room` bytes."""
+    """Witness of the training rows; None where none applies, or where it does not fit into `room` bytes."""
     if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
@@ -65,14 +65,14 @@ def find_witness(
 
 
 def _taken(rows: Rows, vectors: Tensor, targets: Tensor) -> Tensor:
-    """Indices of the rows of a witness: those that repeat no other, and weigh enough."""
+    """Indices of the rows of a witness: no duplicates, and none of small weight."""
     chosen = distinct_rows(Rows(vectors, targets))
     chosen = chosen if rows.weights is None else chosen & (rows.weights >= LEAST_WEIGHT)
     return chosen.nonzero().flatten().to(vectors.device)
 
 
 def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
-    """Whether n such rows can have a witness: neither too few nor too many, of few real numbers each."""
+    """Whether a witness can be fitted: to neither too few nor too many rows n, of few real numbers each."""
     tensors = leaves(inputs)
     real = all(leaf.is_floating_point() and leaf.ndim <= 2 for leaf in tensors)
     few = sum(leaf[:1].numel() for leaf in tensors) <= setting.most_inputs
@@ -80,7 +80,7 @@ def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
 
 
 def witness_bytes(n: int, num_inputs: int, num_outputs: int, setting: Witness, *, double: bool) -> int:
-    """Approximate size of a witness of n rows; `double`: whether the targets are in float64."""
+    """Approximate bytes of a witness of n rows; `double`: whether the targets are in float64."""
     cells = math.ceil(n / setting.rows)
     rows = n * (1 + setting.borrowed) if cells > 1 else n
     each = 8 * (num_inputs + 2 * num_outputs + 2)  # centroid, centre, level, own, size
@@ -92,9 +92,9 @@ def witness_bytes(n: int, num_inputs: int, num_outputs: int, setting: Witness, *
 def update_witness(
     state: WitnessState, rows: Rows, setting: Witness, context: FitContext, room: int | None
 ) -> WitnessState:
-    """The witness on all rows, the old ones first: the same cells, length and noise ratio.
+    """Witness of all rows, the old ones first, with the cells, length and noise ratio of `state`.
 
-    Cells keep fewer rows where it would exceed `room` bytes; None: no limit.
+    Cells keep fewer rows where the witness would exceed `room` bytes; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
     distinct = _taken(rows, vectors, targets)
@@ -120,7 +120,7 @@ def update_witness(
 def extend_witness(
     state: WitnessState, added: Rows, first: int, setting: Witness, context: FitContext
 ) -> WitnessState:
-    """The same with new rows, numbered from `first` on, beside those that it already has."""
+    """Witness with new rows, numbered from `first` on, added to those that it already has."""
     positions, cell = _own_positions(state)
     new = state.scaled(vectors_of(added.inputs).to(context.device))
     numbers = torch.arange(first, first + len(new), device=new.device)
@@ -134,8 +134,8 @@ def extend_witness(
 
 @torch.no_grad()
 def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> WitnessPrediction:
-    """Predictions for training rows whose whole group [n] is left out; novelty 1 for rows that are not
-    `wanted` [k]."""
+    """Predictions for the `wanted` training rows [k] when the whole group of each, `groups` [n], is left out;
+    all other rows have novelty 1."""
     positions, _, predicted = _left_out(state, groups.to(state.rows), wanted)
     rows, blank = state.rows[positions], state.floor.new_ones(len(groups), len(state.floor))
     # rows that are no cell's own have novelty 1
@@ -149,8 +149,8 @@ def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> Witn
 def _left_out(
     state: WitnessState, groups: Tensor, wanted: Tensor | None = None
 ) -> tuple[Tensor, Tensor, WitnessPrediction]:
-    """Positions of the cells' own rows [k], all or those wanted, their cells [k], and predictions for them
-    without their group."""
+    """Positions of the cells' own rows [k], all or the `wanted` ones, their cells [k], and predictions for
+    them without their group."""
     positions, cell = _own_positions(state)
     if wanted is not None:
         kept = torch.isin(state.rows[positions], wanted.to(state.rows))
@@ -178,7 +178,7 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     variance = targets.var(dim=0)
     finest = torch.maximum(MIN_VARIANCE * variance, torch.minimum(_rounding(targets), variance))
     floor = torch.where(varied, finest.clamp_min(TINY), NO_INFORMATION)
-    # few rows are distant from each other, and more of them predict a new one
+    # few rows are distant from each other: a prediction uses more of them
     several = setting.neighbours * (FEW_ROWS_FACTOR if len(vectors) <= MAX_FEW_ROWS else 1)
     one, none = vectors.new_ones(()), torch.empty(0, dtype=torch.int64)
     rows = (vectors[:0], targets[:0], targets[:0])
@@ -229,12 +229,12 @@ def _members(state: WitnessState, points: Tensor, most: int, borrowed: int, cont
 def _smoothness(
     empty: WitnessState, vectors: Tensor, targets: Tensor, setting: Witness, context: FitContext
 ) -> tuple[WitnessState, Tensor]:
-    """A witness without cells with its lengths, noise ratio and neighbours, and the scaled points.
+    """Witness without cells, with its lengths, noise ratio and neighbours chosen; and the scaled points.
 
     Relative lengths of columns come from distant rows: neighbours in a recording are of the same moment, and
-    carry little information about the columns. They are kept, as units of the columns, where left-out rows
-    gain more than half log n for each. A few neighbours cannot average noise: they are doubled as long as
-    left-out rows gain by it.
+    carry little information about the columns. The lengths are kept, as units of the columns, where they
+    raise the log likelihood of left-out rows by more than half log n for each column. A few neighbours cannot
+    average noise: their number is doubled as long as that likelihood gains by it.
     """
     size, generator = setting.rows, torch.Generator().manual_seed(context.seed)
     order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
@@ -272,13 +272,13 @@ def _smoothness(
 
 
 def _left_out_members(views: Sequence[Tensor], tested: Tensor) -> tuple[Tensor, int]:
-    """Rows near a place by the first view, those that are left out first, then those of the other views."""
+    """Rows near a place in any view, those to leave out (`tested` in the first view) first; their number."""
     own, every = views[0][tested], torch.cat(list(views)).unique()
     return torch.cat([own, every[~torch.isin(every, own)]]), len(own)
 
 
 def _typical(points: Tensor) -> Tensor:
-    """The median distance between rows that differ, a scalar."""
+    """Median distance between rows that differ, a scalar."""
     sample = points[evenly(len(points), 1000).to(points.device)]
     positive = distances(sample, sample)
     positive = positive[positive > 0]
@@ -300,14 +300,14 @@ def _varying(points: Tensor, targets: Tensor, lots: Sequence[Tensor]) -> tuple[l
 
 
 def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> WitnessState:
-    """The cells with these rows; level and reach come from each row left out."""
+    """Witness whose cells have these rows; level and reach come from leave-one-out predictions."""
     return _judged(state, points, targets, members)[0]
 
 
 def _judged(
     state: WitnessState, points: Tensor, targets: Tensor, members: Members
 ) -> tuple[WitnessState, Tensor]:
-    """The same, and the mean negative log likelihood of the cells' own rows, each left out, a scalar."""
+    """Witness as from `_fill`, and the mean negative log likelihood of the cells' own rows, each left out."""
     rows = torch.cat([part for part, _ in members])
     counts = [[len(part) for part, _ in members], [own for _, own in members]]
     sizes, own = torch.tensor(counts, device=rows.device)
@@ -335,6 +335,6 @@ def _judged(
 
 
 def _reach(novelty: Tensor) -> Tensor:
-    """nu_0, a scalar: a quantile of left-out novelties [n]."""
+    """nu_0, a scalar: a quantile of the novelties [n] of left-out rows."""
     ordered = novelty.sort().values
     return ordered[min(len(ordered) - 1, int(REACH_QUANTILE * len(ordered)))].clamp_min(MIN_SUPPORT)

@@ -1,4 +1,4 @@
-"""One graph with the network and its error bar inside, for machines without Python or trustgp."""
+"""Export of the network and its error bar as one graph, for machines without Python or trustgp."""
 
 from .compiled import Compiled, compile, open_compiled
 from .detector_file import ExportedDetector

@@ -30,9 +30,9 @@ from .verify import export_source
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch treats a size of 0 or 1 as a constant
 SEAL = b"trustgp sha256 "  # the comment at the end of the archive; then the digest of all bytes before it
-DIGITS = 64  # of the digest
+DIGITS = 64  # length of the digest
 NEEDED = ("answers", "structure", "input_types", "input_shapes", "device")
-MAX_METADATA_BYTES = 2**20  # that are unpacked
+MAX_METADATA_BYTES = 2**20  # bytes of metadata that are unpacked, at most
 
 
 @cpu_default()
@@ -54,11 +54,11 @@ def compile(
     `model.predict` at several batch sizes. It needs a C++ compiler and a minute. Returns the path.
 
     Args:
-        path: Ends in ".pt2".
+        path: The file to write; its name ends in ".pt2".
         example_inputs: A few rows, or pictures, as the network takes them. None: training rows, if the model
             still has them.
         options: Settings of inductor, such as {"max_autotune": True}.
-        model, input_names, output_names, input_units, output_units, calibration_date: As of `export_onnx`.
+        model, input_names, output_names, input_units, output_units, calibration_date: As for `export_onnx`.
 
     Raises:
         ExportError: When the model cannot be exported, or the package differs from `model.predict`.
@@ -72,7 +72,7 @@ def compile(
     source = export_source(model)
     rows = to_device(source.inputs(example_inputs), device := next(model.network.parameters()).device)
     facts = source.facts(rows, (input_names, input_units, output_names, output_units), calibration_date)
-    # under its own name, which a package must have; first, so that a folder is refused before the work
+    # under its final name, which a package must have; first, so that a bad folder is refused before the work
     with atomic_file(path, named=True) as temporary:
         module = traced(model, rows)
         flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
@@ -85,7 +85,7 @@ def compile(
             "torch": torch.__version__,
         }
         facts |= {PREFIX + name: value for name, value in layout.items()}
-        facts["AOTI_MACHINE"] = platform.machine()  # as newer ones than torch 2.6 write it, too
+        facts["AOTI_MACHINE"] = platform.machine()  # torch after 2.6 writes it, too
         _package(module, flat, temporary, {"aot_inductor.metadata": facts, **(options or {})})
         seal(temporary)
         source.check(load_package(temporary), rows, what="package")
@@ -93,10 +93,10 @@ def compile(
 
 
 def open_compiled(path: str | Path) -> Compiled | Any:
-    """Open a package of `trustgp.compile`; that of a detector is an `ExportedDetector`.
+    """Open a package of `trustgp.compile`; a detector's package opens as an `ExportedDetector`.
 
-    Opening it runs compiled code: open only files that you trust. Damaged files, other packages, and those
-    for another kind of machine are refused before that.
+    Opening it runs compiled code: open only files that you trust. Damaged files, other packages, and packages
+    for another kind of machine are refused before any code runs.
 
     Examples:
         >>> variance = trustgp.export.open_compiled(path)(inputs)["variance"]
@@ -105,7 +105,7 @@ def open_compiled(path: str | Path) -> Compiled | Any:
 
 
 def load_package(path: str | Path) -> Compiled:
-    """The package of any model, which returns tensors by name."""
+    """Open the package of any model; it returns tensors by name."""
     from torch._inductor import aoti_load_package
 
     facts = read_facts(Path(path))
@@ -127,7 +127,7 @@ def load_package(path: str | Path) -> Compiled:
         raise ArtifactError(f"{path}: its metadata are damaged or unknown ({error!r}).") from error
     try:
         return Compiled(aoti_load_package(str(path)), facts, layout)
-    except RuntimeError as error:  # torch has no class of its own for it
+    except RuntimeError as error:  # torch has no error class of its own for it
         raise ArtifactError(f"{path}: torch cannot load its code: {error}") from error
 
 
@@ -164,7 +164,7 @@ def seal(path: Path) -> None:
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """The metadata of an undamaged package; none of its code is run."""
+    """Metadata of an undamaged package; none of its code is run."""
     require_plain(path)
     content = path.read_bytes()
     if content[-DIGITS - len(SEAL) : -DIGITS] != SEAL:

@@ -1,4 +1,4 @@
-"""An opened file of a detector: pictures in, detections out, as of `DetectionModel.predict`."""
+"""An opened file of a detector: pictures in, detections out, as in `DetectionModel.predict`."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from ..metrics.boxes import select_detections
 
 LIKELIHOOD = "Detection"  # in the metadata of such a file
 ABSENT = "none"
-ANSWERS = (*Detections.ARRAYS, "picture_novelty", "valid")  # of each query, and of each picture
+ANSWERS = (*Detections.ARRAYS, "picture_novelty", "valid")  # outputs for each query, and for each picture
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorFacts:
-    """The metadata that select detections from the arrays of all queries."""
+    """Metadata that are needed to select detections from the arrays of all queries."""
 
-    picture: tuple[int, int, int]  # channels, height and width of what it takes
-    classes: tuple[str, ...]  # their names; empty: not known
-    confidence_threshold: float  # a query counts from here on
-    most: int  # detections of a picture
+    picture: tuple[int, int, int]  # channels, height and width of its input
+    classes: tuple[str, ...]  # their names; empty if unknown
+    confidence_threshold: float  # minimum confidence of a detection
+    most: int  # detections of a picture, at most
     suppression: float | None  # overlap from which one of two boxes is dropped
     df: float  # degrees of freedom of the edges' errors
     novelty_threshold: float | None  # of a detection
     picture_threshold: float | None  # of a picture
 
     def texts(self) -> dict[str, str]:
-        """By name, as a file holds them."""
+        """Facts as texts by name, in the form that a file stores."""
         return {name: ABSENT if value is None else json.dumps(value) for name, value in vars(self).items()}
 
     @classmethod
     def read(cls, metadata: Mapping[str, str], where: str) -> DetectorFacts:
-        """The same from a file; inconsistent values are refused."""
+        """Parse the facts from a file. Raise ArtifactError if they are damaged or inconsistent."""
         try:
             texts = {one.name: metadata[one.name] for one in fields(cls)}
             values: dict[str, Any] = {k: None if t == ABSENT else json.loads(t) for k, t in texts.items()}
@@ -58,8 +58,8 @@ class DetectorFacts:
 
 
 class ExportedDetector:
-    """A detector in a file of `export_onnx` or `compile`: called with pictures, it gives the `Detections` of
-    each. `run` gives the arrays of all queries by name; `facts` select the detections."""
+    """A detector in a file of `export_onnx` or `compile`: called with pictures, it returns the `Detections`
+    of each. `run` returns the arrays of all queries by name; `facts` select the detections."""
 
     def __init__(self, run: Any, where: str) -> None:
         self.run, self.metadata = run, run.metadata
@@ -69,14 +69,14 @@ class ExportedDetector:
 
     @property
     def novelty_threshold(self) -> NoveltyThreshold | None:
-        """The threshold of the novelty, with its false alarms; None: none was fitted."""
+        """Threshold of the novelty, with its bound of false alarms; None if none was fitted."""
         if self.metadata["threshold"] == ABSENT:
             return None
         values = [float(self.metadata[name]) for name in ("threshold", "false_alarm")]
         return NoveltyThreshold(*torch.tensor(values, dtype=torch.float32))
 
     def predict(self, images: Any) -> list[Detections]:
-        """Detections of each picture, [n, channels, height, width] of the file's size, one, or a list."""
+        """Detections of pictures [n, channels, height, width] of the file's size, one picture, or a list."""
         if isinstance(images, (list, tuple)):
             images = torch.stack([torch.as_tensor(one) for one in images]) if images else torch.zeros(0)
         pictures = given[None] if (given := torch.as_tensor(images)).ndim == 3 else given
@@ -98,7 +98,7 @@ class ExportedDetector:
     __call__ = predict
 
     def watch(self) -> DetectionRunner:
-        """For `trustgp.Monitor`: one answer a picture."""
+        """Source for `trustgp.Monitor` with one result per picture."""
         return DetectionRunner(self)
 
     def __repr__(self) -> str:
@@ -109,10 +109,10 @@ class ExportedDetector:
 class DetectionRunner:
     """A `DetectionModel`, or an opened file of it, as a `PredictionSource` (see `trustgp.monitor.readings`).
 
-    Of a picture `mean` is the number of detections, `variance` the largest of an edge in square pixels, 0
-    without detections. `novelty` is r / (1 + r), where r is the largest novelty of a detection, or of the
-    picture itself, over its threshold: 0.5 is the threshold of both. `detections` holds those of the
-    last call, so that a robot need not run the detector twice.
+    For each picture `mean` is the number of detections and `variance` the largest variance of an edge in
+    square pixels, 0 without detections. `novelty` is r / (1 + r), where r is the largest novelty of a
+    detection, or of the picture itself, over its threshold: 0.5 is the threshold of both. `detections` are
+    those of the last call, so that a robot need not run the detector twice.
     """
 
     THRESHOLD = 0.5
@@ -123,11 +123,11 @@ class DetectionRunner:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """With the threshold, where one was fitted: it is the monitor's."""
+        """Metadata for the monitor: the threshold, if one was fitted."""
         return {} if self.model.novelty_threshold is None else {"threshold": self.THRESHOLD}
 
     def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
-        """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
+        """Readings by name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
         if isinstance(images, Tensor) and images.ndim != 4:
             raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
         self.detections = detections = self.model.predict(images)
@@ -142,5 +142,5 @@ class DetectionRunner:
 
 
 def as_served(run: Any, where: str) -> Any:
-    """An opened file as users call it: a detector's gives detections, any other its arrays."""
+    """Opened file as users call it: one of a detector returns detections, any other returns arrays."""
     return ExportedDetector(run, where) if run.metadata.get("likelihood") == LIKELIHOOD else run

@@ -1,4 +1,4 @@
-"""Errors of an export, which name the layer."""
+"""Errors of an export that name the layer at fault."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -61,12 +61,12 @@ def require_packages(*packages: str) -> None:
 
 
 def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str:
-    """The innermost layer that uses an operation of aten, forward or else backward, or, for None, that cannot
-    be traced. Empty: no layer does."""
-    calls: dict[str, tuple] = {}  # the first of each layer, in the order in which they end
+    """Name of the innermost layer that uses an operation of aten in its forward or else its backward pass,
+    or, for None, that cannot be traced; empty if there is none."""
+    calls: dict[str, tuple] = {}  # the first call of each layer, in the order in which calls end
 
     def note(layer: str, *call: Any) -> None:
-        calls.setdefault(layer, call[:3])  # module, arguments, named ones
+        calls.setdefault(layer, call[:3])  # module, positional and keyword arguments
 
     with torch.no_grad(), Unfused(PLAIN), ExitStack() as hooks:
         for name, module in network.named_modules():
@@ -85,7 +85,7 @@ def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str
 
 
 def _layer_graph(module: nn.Module, args: tuple, kwargs: dict, *, backward: bool) -> GraphModule:
-    """The operations of a layer for these arguments, with those of its `backward` pass."""
+    """Graph of a layer's operations for these arguments; with `backward`, of its backward pass too."""
     flat, spec = tree_flatten((args, kwargs))
 
     def run(*tensors: Tensor) -> Any:

@@ -22,7 +22,7 @@ COLUMNS = ("input_names", "input_units", "output_names", "output_units")
 
 
 def input_names(inputs: Inputs, name: str = "input") -> list[str]:
-    """A name for each leaf: the keys of a dict, the numbers of a tuple."""
+    """Name of each leaf: from keys of a dict, and positions in a tuple."""
     if isinstance(inputs, dict):
         lead = "" if name == "input" else f"{name}."
         return [leaf for key in sorted(inputs) for leaf in input_names(inputs[key], f"{lead}{key}")]
@@ -32,7 +32,7 @@ def input_names(inputs: Inputs, name: str = "input") -> list[str]:
 
 
 def describe(model: UncertaintyModel, inputs: Inputs, columns: ColumnTexts, date: Date) -> dict[str, str]:
-    """The metadata as texts; `columns` are names and units as in `COLUMNS`, `date` is the calibration's."""
+    """Metadata as texts; `columns` are names and units as in `COLUMNS`, `date` is that of the calibration."""
     origin = model.origin
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
@@ -58,7 +58,7 @@ def describe(model: UncertaintyModel, inputs: Inputs, columns: ColumnTexts, date
 
 
 def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[str, str]:
-    """The metadata of any model, without the prefix; `network` is a fingerprint."""
+    """Metadata of any model, with names without the prefix; `network` is a fingerprint."""
     date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     return {
         "format": str(FORMAT),
@@ -72,8 +72,8 @@ def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[st
 
 
 def rows_like(inputs: Inputs, wanted: str, network: Any = None) -> Inputs:
-    """The inputs as tensors, arrays in the precision of a network; an error unless there are rows, nested as
-    in the structure `wanted`."""
+    """Inputs as tensors, arrays in the precision of a network. Raise ValueError unless there are rows, nested
+    as in the structure `wanted`."""
     rows = as_inputs(inputs, network)
     if structure(rows) != wanted:
         raise ValueError(f"inputs have the structure {structure(rows)}; the model takes {wanted}.")
@@ -83,7 +83,7 @@ def rows_like(inputs: Inputs, wanted: str, network: Any = None) -> Inputs:
 
 
 def sealed(model: Any, table: dict[str, str]) -> bytes:
-    """An ONNX model with its metadata as bytes, with their SHA-256, computed with zeros in its place."""
+    """Bytes of an ONNX model with its metadata and their SHA-256, computed with zeros in its place."""
     for name, value in {**table, DIGEST: ZEROS}.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, value
@@ -94,13 +94,13 @@ def sealed(model: Any, table: dict[str, str]) -> bytes:
 
 
 def digest_place(content: bytes) -> int:
-    """The offset of the digest, which is near the end of the file; -1: it has none."""
+    """Offset of the digest, which is near the end of the file; -1 if there is none."""
     place = content.rfind(MARK) + len(MARK)
     return place if len(MARK) <= place <= len(content) - 64 else -1
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether the digest is that of the content."""
+    """Whether the stored digest matches the content."""
     place = digest_place(content)
     return place >= 0 and _digest(content, place) == content[place : place + 64]
 

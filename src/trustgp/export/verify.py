@@ -1,9 +1,9 @@
-r"""What an export needs of a model, and the comparison of its exported form with `predict`.
+r"""The parts of a model that an export needs, and the comparison of its exported form with `predict`.
 
 An exported network sums in another order, so the kernel's features :math:`\phi` are rounded differently. A
 relative change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_\perp|^2 / |\phi|^2` by
 :math:`2 \epsilon \sqrt\nu`, which exceeds a relative :math:`\epsilon` where :math:`\nu` is small. So
-variances may differ by a relative 1e-4, and by that in addition.
+variances may differ by a relative 1e-4, and in addition by that change.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +29,13 @@ from .module.graph import Graph, answers_of
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
 TIE = 1e-4  # relative difference of two centroids' squared distances, below which either expert may predict
-COMPARED_ROWS = 17  # in the middle one with a NaN
+COMPARED_ROWS = 17  # with a NaN in the middle one
 Run = Callable[[Inputs], Mapping[str, Any]]
 EXAMPLE_ROWS = 32  # of the training rows, if no example is given
 
 
 def _compared_rows(leaf: Tensor) -> Tensor:
-    """Of an example the rows for the comparison, some of them scaled, one with a NaN."""
+    """Rows of an example for the comparison: some of them are scaled, and one holds a NaN."""
     order = torch.arange(COMPARED_ROWS)
     rows = leaf[order % leaf.shape[0]].clone()
     if rows.is_floating_point():
@@ -48,7 +48,7 @@ def _compared_rows(leaf: Tensor) -> Tensor:
 def _excess(
     model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Differences over what is allowed, the largest of each output."""
+    """Largest ratio of a difference to the allowed difference, for each output."""
     wanted = answers_of(expected, model.novelty_threshold is not None)
     if wanted.keys() != outputs.keys():
         return dict.fromkeys(wanted.keys() ^ outputs.keys(), torch.inf)
@@ -70,7 +70,7 @@ def _excess(
 
 
 def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The allowed difference of each output, in its shape."""
+    """Allowed difference of each output, in its shape."""
     epsilon = ROUNDING[expected.mean.dtype]
     novelty = expected.novelty.double()
     root = novelty.sqrt().clamp_min(epsilon)
@@ -109,7 +109,7 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
-    """Rows that are as near to one expert as to another, shape [n]."""
+    """Which rows are equally near to two experts, bool [n]."""
     tied = torch.zeros(leaves(inputs)[0].shape[0], dtype=torch.bool)
     for mixture in model.mixtures:
         with torch.no_grad():
@@ -128,7 +128,7 @@ class ExportSource:
     model: UncertaintyModel
 
     def inputs(self, example: Any) -> Inputs:
-        """The validated example; None: rows of the model's own."""
+        """Validated example; if it is None, training rows of the model."""
         if example is not None:
             return rows_like(example, self.model.origin.structure, self.model.network)
         if self.model.memory is None:
@@ -145,8 +145,8 @@ class ExportSource:
         return describe(self.model, inputs, columns, date)
 
     def differences(self, run: Run, example: Inputs) -> dict[str, float]:
-        """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The
-        other form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
+        """Ratios of difference to allowed difference, the largest of each output, where they exceed 1. The
+        form `run` maps inputs to a dict of arrays or tensors; `example` holds a few rows."""
         rows, worst = map_tensors(_compared_rows, example), {}
         for batch in self.BATCHES:
             part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
@@ -159,7 +159,7 @@ class ExportSource:
         return _excess(self.model, inputs, self.model.predict(inputs), outputs)
 
     def check(self, run: Run, inputs: Inputs, *, what: str) -> None:
-        """Raise unless another form of the model, `what`, equals `predict`, and the network that of fit."""
+        """Raise ExportError if `run`, named `what`, differs from `predict`, or if the network has changed."""
         if change := changed_behaviour(self.model.state):
             other = f"the model's network is no longer the one it was fitted to: {change}. No file was"
             raise ExportError(f"{other} written; undo the change of model.network, or fit again.")
@@ -206,7 +206,7 @@ class DenseSource(ExportSource):
 
 
 def export_source(model: Any) -> Any:
-    """Of any fitted model."""
+    """Export source of any fitted model."""
     if isinstance(model, DenseModel):
         return DenseSource(model)
     own = getattr(model, "export_source", None)

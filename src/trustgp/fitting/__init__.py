@@ -1,1 +1,1 @@
-"""From a network and its rows to a fitted state."""
+"""The fit: from a network and its training rows to a fitted state."""

@@ -1,4 +1,4 @@
-"""What a light model may be such that it stays within a budget: chosen before the fit, and cut after it."""
+"""Size budget of a light model: its sizes are chosen before the fit, and the model is cut after it."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from .plan import RANK, WITNESS_SHARE, default_sizes, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
 from .sizes import MIN_RANK, OVERHEAD, Sizing
 
-# Ranks that are tried, the best first: of the tangents as they are, and of shorter sketches.
+# Ranks to try, best first: with the given tangents, and with shorter sketches (by their length).
 LONG_RANKS = (RANK, 192, 128)
 SHORT_RANKS = {256: (192, 128), 192: (96,), 128: (64, 32)}
 
 
 class BudgetError(ValueError):
-    """Nothing fits within a budget. What was fitted is not lost: `model` is the whole fitted model, or its
-    state where `fit` still works on it; None where the budget was refused before the fit.
+    """No model fits within the budget. `model` is the fitted model at its full size, or its state while `fit`
+    is still running; None if the budget was refused before the fit.
 
     Examples:
         >>> try:
@@ -44,8 +44,8 @@ class BudgetError(ValueError):
 def plan_for_budget(
     network: nn.Module, rows: Rows, ready: Prepared, data: FitRows
 ) -> tuple[Prepared, int, int | None]:
-    """Tangents, number of experts and rank (None: all directions) with which a light model stays within its
-    size, as far as the user has not chosen them; without a size, the usual ones."""
+    """Tangents, number of experts and rank (None: all directions) that keep a light model within its size
+    budget, as far as the user has not chosen them; the defaults if there is no size budget."""
     options, n = ready.options, len(data.rows)
     size, (experts, rank) = options.budget.size, default_sizes(ready, n)
     if size is None:
@@ -58,7 +58,7 @@ def plan_for_budget(
         )
     sample, double = rows.take(torch.arange(min(2, len(rows)))), rows.targets.dtype == torch.float64
     witness, _ = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)
-    # with the witness, then without: it is worth more than long sketches
+    # first with the witness, then without: a witness is worth more than long sketches
     sizes = (witness, 0) if 0 < witness <= WITNESS_SHARE * size else (0,)
     steps = tee(_steps(network, rows, ready), len(sizes))
     for beside, step in zip(sizes, steps, strict=True):
@@ -78,7 +78,7 @@ def plan_for_budget(
 
 
 def _steps(network: nn.Module, rows: Rows, ready: Prepared) -> Iterator[tuple[Prepared, int]]:
-    """Tangents and ranks to try, the best first; shorter sketches are bound when they are asked for."""
+    """Tangents and ranks to try, best first; shorter sketches are bound only when they are reached."""
     options = ready.options
     shortest = () if options.tangents is None else (64, 32)
     yield from ((ready, rank) for rank in (*LONG_RANKS, *shortest))
@@ -91,8 +91,8 @@ def _steps(network: nn.Module, rows: Rows, ready: Prepared) -> Iterator[tuple[Pr
 
 
 def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
-    """The largest form of a fitted model of at most so many bytes: with fewer directions, then without the
-    witness. It keeps its calibration. A BudgetError carries the model."""
+    """Largest form of a fitted model that takes at most `size` bytes: with fewer directions, then also
+    without the witness. Its calibration does not change. Raise BudgetError with the model if none fits."""
     if size is None:
         return state
     most = state.directions
@@ -101,7 +101,7 @@ def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
         if fitting := bisect_right(ranks, size - OVERHEAD, key=lambda rank: nbytes(form(rank))):
             rank = ranks[fitting - 1]
             small = state if rank is None and witness else form(rank)
-            # an update keeps to them, too
+            # an update keeps the same limits
             provenance = replace(small.provenance, rank=small.directions or None, size=size)
             return replace(small, provenance=provenance)
     least = reduced(state, min(MIN_RANK, most) or None, witness=state.witness is None)

@@ -26,22 +26,22 @@ from .leave_out import stated_at
 from .prepare import outputs_at
 from .whole import left_out_leverage
 
-OVERFIT_RATIO = 3.0  # of held-out to training error, from which a warning comes
-MAX_OVERFIT_ROWS = 1024  # on which that is measured
+OVERFIT_RATIO = 3.0  # ratio of held-out to training error from which to warn
+MAX_OVERFIT_ROWS = 1024  # rows on which that ratio is measured, at most
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 2**16, 32 * 2**20  # of validation rows predicted together
 
 
 class HeldOutFit(NamedTuple):
-    """How a calibration suits the rows that it was fitted to."""
+    """How well a calibration fits the rows that it was fitted to."""
 
     loss: float = 0.0  # mean negative log likelihood
-    start: float = 0.0  # the same before validation rows were seen
+    start: float = 0.0  # the same with the calibration from left-out training rows
     warning: str = ""
 
 
 class ValidationPasses:
-    """The network's outputs and features of validation rows, by chunk: kept for the next model of a fit, as
-    far as there is room."""
+    """Cache of the network's outputs and features of validation rows, by chunk: the next model of a fit
+    reuses them, as far as memory allows."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Tensor, Any]] = {}
@@ -62,7 +62,7 @@ class ValidationPasses:
 def calibrate(
     state: ModelState, report: Reporter, passes: Callable[..., Any] | None = None
 ) -> tuple[ModelState, HeldOutFit]:
-    """Fit the scale to left-out training rows, and from there to the validation rows, if there are any."""
+    """Fit the scale to left-out training rows, then, from that start, to validation rows if there are any."""
     likelihood, training, shape = state.likelihood, state.training, state.shape
     assert training is not None, "a model in a fit has its rows"
     held_out, measures, scores, targets = None, None, state.held_scores, training.rows.targets
@@ -91,8 +91,8 @@ def calibrate(
 
 
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
-    """The scale, and the threshold if there is one, fitted to other rows that neither the network nor the
-    experts have seen. What needs training rows (see `OutlierPrior`) stays as it is."""
+    """Refit the scale, and the threshold if there is one, to rows that neither the network nor the experts
+    have seen. Values that need training rows (see `OutlierPrior`) do not change."""
     likelihood, shape = state.likelihood, state.shape
     likelihood.check(shape.outputs, rows.targets, name="validation")
     held_out, measures = _validation_rows(state, rows, report)
@@ -103,7 +103,7 @@ def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
 
 
 def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> NoveltyThreshold | None:
-    """The threshold on the scores as they are now; None where there are too few held-out rows at hand."""
+    """Threshold refitted to these scores; None if there was no threshold or there are too few scores."""
     if threshold is None or len(scores) < needed_rows(1.0 - float(threshold.false_alarm)):
         return None
     return NoveltyThreshold.fit(scores, float(threshold.false_alarm))
@@ -113,11 +113,11 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 def _validation_rows(
     state: ModelState, rows: Rows, report: Reporter, passes: Callable[..., Any] | None = None
 ) -> tuple[Any, Tensor]:
-    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty measures [n, K];
-    `passes` gives outputs and features."""
+    """Validation rows in the form that the likelihood calibrates on, and their novelty measures [n, K], both
+    computed in chunks; `passes` returns the network's outputs and features of a chunk."""
     likelihood, held_out, measures = state.likelihood, [], []
     size = row_bytes(rows.first) + 80 * state.shape.outputs
-    # many rows at a time, so that an expert is asked few times; as many as one pass takes where it gives all
+    # large chunks, so that an expert predicts few times; with explicit features, those of one pass
     tangents = state.mixtures[0].tangents
     most = MAX_BATCH_ROWS if tangents.num_columns(expert=False) is None else chunk_rows(tangents)
     parts = list(chunks(len(rows), max(1, min(most, at_once(MAX_BATCH_BYTES, state.device) // size))))
@@ -147,15 +147,15 @@ def _warn_overfit(state: ModelState, rows: Rows, indices: Tensor, left_out: Cali
 
 
 def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | None, Tensor, Tensor]:
-    """The left-out rows of all judged experts, with the smoothed scales that predictions use (None: there are
-    none); their novelty measures [k, K]; and their indices among the training rows [k]."""
+    """Left-out rows of all judged experts, with the smoothed scales that predictions use (None if there are
+    none); the novelty measures of these rows [k, K]; and their indices among the training rows [k]."""
     parts, targets, witness, device = [], training.rows.targets, None, state.device
     for mixture, solved in zip(state.mixtures, training.solved, strict=True):
         for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
             if (held_out := result.held_out) is None:
                 continue
             own = result.expert.rows[: int(result.expert.own)]
-            own = own[evenly(len(own), len(held_out) // len(log_kappa))].cpu()  # a sample of many
+            own = own[evenly(len(own), len(held_out) // len(log_kappa))].cpu()  # a sample if many
             leverage = left_out_leverage(mixture, training.rows, own, training.by_output)
             values = {"log_leverage": leverage, "log_stated": stated_at(mixture, training.rows, own)}
             values["target"] = targets[own.to(targets.device)].double()[:, mixture.outputs.to(targets.device)]
@@ -189,8 +189,8 @@ def _measured(
     outputs: Tensor,
     targets: Tensor,
 ) -> CalibrationRows:
-    """Left-out rows with novelty measures and the witness: its error is y - g, so it expects y - f less
-    that error."""
+    """Left-out rows with novelty measures and the prediction g of the witness: its estimate of y - f is
+    g - f, which is y - f minus its own error y - g."""
     device = held_out.residual.device
     if witness is None:
         variance = (held_out.epistemic + held_out.noise).clamp_min(MIN_VARIANCE).log()
@@ -200,6 +200,6 @@ def _measured(
     opinion = {name: value[rows] for name, value in witness.opinion(targets.to(witness.mean)).items()}
     measures = opinion.pop("nearest").repeat_interleave(len(outputs), dim=0).to(device)
     values = {name: value[:, outputs].flatten().to(device) for name, value in opinion.items()}
-    # here its mean is less by y than the witness expects: by f
+    # `opinion` was given y instead of f, so this value is g - y
     values["witness_mean"] = held_out.residual + values["witness_mean"]
     return replace(held_out, **values, measures=measures)

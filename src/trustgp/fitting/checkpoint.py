@@ -1,4 +1,4 @@
-"""Finished experts on disk: a killed fit resumes, and one that ends early explains how."""
+"""Solved experts on disk: a killed fit can resume, and a fit that ends early explains how."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Checkpoint:
     """A folder of solved experts, all of one fit."""
 
     folder: Path
-    fingerprint: str  # of the data, the network and every setting; each file carries it
+    fingerprint: str  # of the data, the network and every setting; stored in each file
 
     @classmethod
     def open(
         cls, folder: Path, settings: Mapping[str, Any], probed: tuple[Probes, TangentNetwork] | None = None
     ) -> Checkpoint:
-        """Resume from a folder that is `locked`, or begin it; that of another fit is refused, also where only
-        the outputs of the network on the probes differ."""
+        """Resume from a folder that is `locked`, or start a new one. Raise ArtifactError for a folder of
+        another fit, also if only the network's outputs on the probes differ."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
         fingerprint = tensor_fingerprint(text=json.dumps(settings, sort_keys=True))
         names = [entry.name for entry in folder.iterdir()]
-        for name in filter(OWN_PART.fullmatch, names):  # what a killed fit was writing
+        for name in filter(OWN_PART.fullmatch, names):  # partial files of a killed fit
             (folder / name).unlink(missing_ok=True)
         note = folder / NOTE
         if note.exists():
@@ -70,7 +70,7 @@ class Checkpoint:
                 raise ArtifactError(f"{error} {ANEW}") from error
             if text.get("fingerprint") != fingerprint:
                 stored = text.get("settings")
-                stored = stored if isinstance(stored, dict) else settings  # then nothing is named
+                stored = stored if isinstance(stored, dict) else settings  # then no setting is named
                 changed = ", ".join(name for name in settings if stored.get(name) != settings[name])
                 raise _of_another_fit(folder, changed or "unknown")
             if "probes" in text and probed is not None:
@@ -89,14 +89,14 @@ class Checkpoint:
         return cls(folder, fingerprint)
 
     def keep(self, mixture: int, expert: int, solved: Solved) -> None:
-        """Write one solved expert, whole or not at all."""
+        """Write one solved expert atomically."""
         table = {f"expert.{k}": v for k, v in expert_tensors((solved.expert,)).items()}
         if solved.held_out is not None:
             table |= {f"held.{name}": value for name, value in vars(solved.held_out).items()}
         write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
-        """The experts that are already there; a damaged file, or one of other rows, does not count."""
+        """Stored experts by position; damaged files, and files of experts with other rows, are skipped."""
         finished = {}
         for expert, task in enumerate(tasks):
             path = self._path(mixture, expert)
@@ -140,9 +140,9 @@ def _belongs(solved: Solved, task: Task) -> bool:
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Make the folder of a checkpoint, and refuse a second fit in it; None: there is none.
+    """Make the folder of a checkpoint and lock it against a second fit; None: there is no checkpoint.
 
-    The system releases the lock when its process ends, `kill -9` included: a file that is left locks nothing.
+    The system releases the lock when its process ends, even by `kill -9`: a leftover file locks nothing.
     """
     if folder is None:
         yield
@@ -154,13 +154,13 @@ def locked(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         if file is not None and fcntl is not None:
-            (folder / LOCK).unlink(missing_ok=True)  # while it is held: see `_lock`
+            (folder / LOCK).unlink(missing_ok=True)  # while the lock is held: see `_lock`
             fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may have the file open, too
             file.close()
 
 
 def _lock(folder: Path) -> IO[str] | None:
-    """An open file whose lock is held; None, with a warning: there are no locks in this folder."""
+    """Open file whose lock is held; None, with a warning, if files in this folder cannot be locked."""
     path, file = folder / LOCK, None
     try:
         if fcntl is None:
@@ -197,7 +197,7 @@ def _lock(folder: Path) -> IO[str] | None:
 
 @contextmanager
 def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[None]:
-    """Ctrl-C, too little memory and a full disk keep their type, and explain how to resume the fit."""
+    """Make the errors of Ctrl-C, of too little memory and of a full disk explain how to resume the fit."""
     try:
         yield
     except (KeyboardInterrupt, MemoryError, OSError, RuntimeError) as error:
@@ -209,7 +209,7 @@ def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[N
 
 
 def _explained(error: BaseException, report: Reporter, store: Checkpoint | None) -> BaseException | None:
-    """The same error with what it means for the fit; None: nothing special."""
+    """Error to raise instead, which explains what is kept of the fit; None if `error` is of another kind."""
     where = f" while {report.position}" if report.position else ""
     kept = "Nothing is kept; with checkpoint=FOLDER, solved experts are, and the same call resumes."
     if store is not None:
@@ -222,10 +222,10 @@ def _explained(error: BaseException, report: Reporter, store: Checkpoint | None)
         return OSError(error.errno, f"{error.strerror}. Once the disk has space and can be written: {kept}")
     kind = torch.OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else MemoryError
     if not isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        # a RuntimeError may come of Ctrl-C while a lock was waited for
+        # a RuntimeError may be due to Ctrl-C while waiting for a lock
         if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
             return KeyboardInterrupt(f"the fit was stopped{where}. {kept}")
-        if "DefaultCPUAllocator" not in str(error):  # torch has no kind of its own for the CPU
+        if "DefaultCPUAllocator" not in str(error):  # torch has no error class of its own for the CPU
             return None
     reason = str(error).strip().splitlines()[0] if str(error).strip() else "no more is available"
     return kind(

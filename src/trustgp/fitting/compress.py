@@ -26,20 +26,20 @@ def compress(
     progress: bool = True,
     unpack: Unpack | None = None,
 ) -> Model:
-    """A smaller model from a fitted one, which stays as it is.
+    """Make a smaller model from a fitted one, which is not changed.
 
-    Dropped directions count as unknown, so no variance falls before calibration, and the corrected mean of
-    the experts does not change.
+    Dropped directions count as unknown, so before calibration no variance decreases, and the corrected mean
+    of the experts does not change.
 
     Args:
-        model: From `trustgp.fit` or `trustgp.load`.
-        rank: The most directions that an expert keeps: the best-determined ones. None: all.
-        witness: False drops the witness. None, True: it stays.
-        validation: Rows that neither the network nor the experts have seen: the size of the error bar and the
-            threshold of the novelty score, if there is one, are fitted again. None: the error bar keeps its
-            calibration, too wide rather than too narrow, and the threshold is dropped, with a warning.
+        model: A model from `trustgp.fit` or `trustgp.load`.
+        rank: Maximum number of directions that an expert keeps: the best-determined ones. None: all.
+        witness: False drops the witness; None and True keep it.
+        validation: Rows that neither the network nor the experts have seen. The size of the error bar and the
+            threshold of the novelty score, if there is one, are refitted to them. None: the error bar keeps
+            its calibration, too wide rather than too narrow, and the threshold is dropped, with a warning.
         progress: Whether to show a bar in a terminal.
-        unpack: As for `fit`, of the validation rows.
+        unpack: Unpacks batches of the validation rows, as for `fit`.
 
     Examples:
         >>> small = trustgp.compress(model, rank=16, validation=held_out, progress=False)
@@ -74,10 +74,10 @@ def compress(
 
 
 def reduced(state: ModelState, rank: int | None, *, witness: bool) -> ModelState:
-    """The model with at most so many directions in an expert (None: all), and with its witness or without. It
-    has the same calibration, but no threshold. One with fewer directions is part of one with more."""
+    """Model with at most `rank` directions in an expert (None: all), and with its witness or without. It
+    keeps the calibration, but has no threshold. A form with fewer directions is part of one with more."""
     mixtures, training = tuple(mixture.truncate(rank) for mixture in state.mixtures), state.training
-    if training is not None:  # an update goes on from the smaller experts
+    if training is not None:  # an update starts from the smaller experts
         each = zip(training.solved, [mixture.experts for mixture in mixtures], strict=True)
         solved = tuple(tuple(replace(a, expert=b) for a, b in zip(*pair, strict=True)) for pair in each)
         training = replace(training, solved=solved)

@@ -28,16 +28,16 @@ from .options import FitOptions
 from .pipeline import fit_model
 
 MAX_POSITIONS, MAX_HELD_OUT = 20_000, 10_000  # rows of the experts, and rows that calibrate them
-MIN_POSITIONS = 4  # of an input, where there are many inputs
-MIN_GROUPS = 5  # inputs from which on the positions of each are left out together
-HIDDEN_ROWS = 600  # whose features are compared with those of each position
-NUM_EXPERTS, EXPERT_ROWS, USUAL_ROWS = 48, 25, 250  # experts, and their rows: at least, and by default
-MAX_WITNESS_POSITIONS = 64  # of an input, up to which there is a witness
+MIN_POSITIONS = 4  # positions of an input, where there are many inputs
+MIN_GROUPS = 5  # with at least so many inputs, the positions of an input are left out together
+HIDDEN_ROWS = 600  # rows whose features are compared with those of each position
+NUM_EXPERTS, EXPERT_ROWS, USUAL_ROWS = 48, 25, 250  # experts, and rows of each: at least, and by default
+MAX_WITNESS_POSITIONS = 64  # positions of an input, up to which there is a witness
 PROBED = 4  # inputs on which the network is probed
 
 
 def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
-    """A model of a network whose outputs, or whose targets, have more than two dimensions."""
+    """Fit a model to a network whose outputs, or whose targets, have more than two dimensions."""
     network = with_output(as_network(network, options.likelihood.combined), options.select)
     if isinstance(network, NetworkEnsemble):
         raise ValueError("several networks must have outputs [n] or [n, C]; fit one of them.")
@@ -76,8 +76,8 @@ def fit_dense(network: Any, rows: Rows, options: FitOptions) -> DenseState:
 
 
 def _position_experts(options: FitOptions, rows: int, positions: int) -> dict[str, Any]:
-    """For real targets, more and smaller experts than usual, each with its own noise; and a witness only
-    where an input has few positions: it takes ten times as long as all else."""
+    """Options for real targets: more and smaller experts than usual, each with its own noise, and a witness
+    only if an input has few positions, since it takes ten times as long as everything else."""
     if not options.likelihood.uses_witness:
         return {}
     small = min(NUM_EXPERTS, max(1, rows // EXPERT_ROWS)) if rows < NUM_EXPERTS * USUAL_ROWS else None
@@ -112,8 +112,8 @@ def position_rows(
     most: int | None = None,
     seed: int = 0,
 ) -> tuple[Rows, Tensor | None]:
-    """Positions of the inputs as rows, `most` of them at random (None: all), and the groups that are left out
-    together: those of the inputs, or their numbers. Flattened outputs stay rows."""
+    """Random positions of the inputs as rows, about `most` of them (None: all), and the groups that are left
+    out together: those of the inputs, or each input by itself. Flattened outputs keep one row per input."""
     if positions.layout.tail is not None:
         return replace(rows, targets=rows.targets.reshape(len(rows), -1)), groups
     inputs = torch.arange(len(rows)) if most is None else evenly(len(rows), max(1, most // MIN_POSITIONS))
@@ -134,8 +134,8 @@ def _positions(
     classes: bool,
     generator: torch.Generator,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Chunk by chunk rows of positions with targets, the numbers of their inputs, and the targets, on the
-    CPU."""
+    """Yield, chunk by chunk on the CPU, rows of positions that have targets, the indices of their inputs, and
+    the targets."""
     network, layout = TangentNetwork(positions.network, ()), positions.layout
     for part in index.split(network.pass_rows(rows.first)):
         inputs, targets = rows.batch(part)

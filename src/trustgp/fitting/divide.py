@@ -20,20 +20,20 @@ from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
 from .options import FitOptions
 
-EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # the bound of the division is exact up to these rows
-MAX_CACHED_BYTES = 2 * 2**30  # that torch may cache on a GPU while experts are solved
-MIN_RECORDED = 16  # passes: a recording costs a few
+EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # up to how many rows the bound is exact; else its sample
+MAX_CACHED_BYTES = 2 * 2**30  # bytes that torch may cache on a GPU while experts are solved
+MIN_RECORDED = 16  # passes from which they are recorded: a recording costs a few
 
 
 class FeatureTable:
-    """Features of n rows, written chunk by chunk: in memory, or in a mapped file."""
+    """Features of n rows, written chunk by chunk: in memory, or in a memory-mapped file."""
 
     def __init__(self, tangents: TangentMap, n: int, *, mapped: bool) -> None:
         self._tangents, self._n, self._mapped = tangents, n, mapped
         self._tensors: dict[str, Tensor] = {}
 
     def write(self, index: Tensor, features: Features) -> None:
-        """Store those of the rows `index`, ascending."""
+        """Store the features of rows `index`, ascending."""
         first, last = int(index[0]), int(index[-1]) + 1
         for name, value in features.tensors().items():
             if name not in self._tensors:
@@ -46,7 +46,7 @@ class FeatureTable:
                 table[index.to(table.device)] = value
 
     def features(self) -> Features:
-        """Of all rows."""
+        """Features of all rows."""
         return self._tangents.kind.from_tensors(self._tensors)
 
 
@@ -59,12 +59,12 @@ def run_tangents(
     index: Tensor | None = None,
     also: Callable[[Tensor, Sequence[Features]], Any] = lambda *_: None,
 ) -> Iterator[tuple[Tensor, Features, Tensor, Any]]:
-    """Chunk by chunk, in order, the numbers of rows, all or those of an ascending `index`, their features,
-    outputs [k, C] of the same pass through the network ([k, 0] where they are not wanted), and what `also`
-    makes of these numbers and lots of features, with all that comes with them."""
+    """Yield, chunk by chunk in order, row indices (all, or those of an ascending `index`), the features of
+    these rows, outputs [k, C] of the same pass through the network ([k, 0] unless `outputs`), and the result
+    of `also` for the indices and the parts of the features, which still have all their extra fields."""
     network = tangents.network
     size = min(chunk_rows(tangents), rows_at_once(rows.first, network.device))
-    if network.recording and network.device.type == "cuda" and size > 1:  # it has memory of its own
+    if network.recording and network.device.type == "cuda" and size > 1:  # a recording has its own memory
         size = 1 << (size.bit_length() - 2)
     parts = list((torch.arange(len(rows)) if index is None else index).split(size))
 
@@ -90,7 +90,7 @@ def run_tangents(
 
 @contextmanager
 def recorded(passes: Sequence[tuple[TangentMap, Tensor]]) -> Iterator[None]:
-    """On a GPU, record the passes of maps over the rows of each, where they are many."""
+    """On a GPU, record the passes of each map over its rows, if there are many passes."""
     network = passes[0][0].network
     many = sum(len(index) // chunk_rows(tangents) for tangents, index in passes) >= MIN_RECORDED
     network.recording = many and network.device.type == "cuda"
@@ -103,7 +103,7 @@ def recorded(passes: Sequence[tuple[TangentMap, Tensor]]) -> Iterator[None]:
 
 
 def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:
-    """Features of all rows, made once."""
+    """Features of all rows, computed once."""
     table = FeatureTable(tangents, len(rows), mapped=mapped)
     for index, features, *_ in run_tangents(tangents, rows, context):
         table.write(index, features)
@@ -111,9 +111,9 @@ def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *
 
 
 def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> Tensor | None:
-    """J theta of all rows, [n, C], float64, made once; None where experts choose columns of their own.
+    """J theta of all rows, [n, C], float64, computed once; None if each expert chooses its own columns.
 
-    Not in the workers: torch has forward mode in one thread at a time, which may use all cores.
+    Workers do not compute it: torch has forward mode in one thread at a time, which may use all cores.
     """
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         return None
@@ -126,7 +126,7 @@ def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> 
 def embed_rows(
     tangents: TangentMap, gate: Gate, rows: Rows, context: FitContext, cached: Features | None = None
 ) -> Tensor:
-    """Components of all rows, shape [n, q], chunk by chunk."""
+    """Components of all rows, shape [n, q], computed in chunks."""
     parts = list(chunks(len(rows), chunk_rows(tangents)))
 
     @torch.no_grad()
@@ -139,7 +139,7 @@ def embed_rows(
 def divide(
     problem: Problem, num_experts: int, options: FitOptions, context: FitContext
 ) -> tuple[Partition, Tensor]:
-    """The partition of the rows, and the bound of the approximation it brings."""
+    """Partition of the rows, and the bound of its error: the share of squared kernel mass between experts."""
     tangents, rows, division, n = problem.tangents, problem.rows, options.division, len(problem.rows)
     generator, device = torch.Generator().manual_seed(context.seed), tangents.network.device
     sizes = division.subset_size(n, num_experts), division.clustered_size(n, num_experts)
@@ -182,12 +182,12 @@ def divide(
 
 
 def bound_rows(n: int) -> int:
-    """On how many of n rows the share of squared kernel mass between experts is found."""
+    """Number of rows, of n, on which the share of squared kernel mass between experts is computed."""
     return n if n <= EXACT_BOUND_ROWS else SAMPLED_BOUND_ROWS
 
 
 def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
-    """Raise where a row's kernel is NaN or infinite: it could not be assigned to any expert."""
+    """Raise FactorisationError if a row's kernel is NaN or infinite: no expert could be chosen for it."""
     bad = rows[~torch.isfinite(values).cpu()]
     if len(bad):
         raise FactorisationError(
@@ -197,7 +197,7 @@ def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
 
 
 def empty_cuda_cache(device: torch.device) -> None:
-    """Release memory that torch caches on a GPU in pieces that fit no other expert."""
+    """Release GPU memory that torch caches in blocks whose sizes suit no other expert."""
     reserved, used = torch.cuda.memory_reserved, torch.cuda.memory_allocated
     if device.type == "cuda" and reserved(device) - used(device) > MAX_CACHED_BYTES:
         torch.cuda.empty_cache()

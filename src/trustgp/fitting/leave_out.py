@@ -15,19 +15,19 @@ from ..experts.mixture import Mixture
 from ..math.evidence import distances, maximise_evidence
 from ..math.held_out import CalibrationRows
 
-DISTANCE_RANKS = (1, 2, 4, 8, 16)  # how many experts lie nearer, with itself, than the one that answers
-MAX_ROWS = 60  # of each of these experts
+DISTANCE_RANKS = (1, 2, 4, 8, 16)  # of the experts that predict the left-out one; 1: the nearest
+MAX_ROWS = 60  # rows of each of these experts, at most
 MAX_CLUSTERS = 8  # experts, evenly spread, that are left out
 MIN_CLUSTER_ROWS = 20
 
 
 @torch.no_grad()
 def clusters_left_out(problem: Problem, mixture: Mixture, tasks: list[Task]) -> CalibrationRows | None:
-    r"""Rows of some experts, predicted by experts further and further away; None: there are none such.
+    r"""Rows of some experts, predicted by experts further and further away; None if there are none.
 
-    How wrong a network would be that was trained without a cluster B, its own and those nearer than the one
-    that answers, follows from the pseudo-targets: :math:`e_B = Q_{BB}^{-1} (Q t)_B`, where
-    :math:`Q = (K + \tau I)^{-1}`, on some rows of each expert.
+    The errors of a network that was trained without the rows B, those of the expert and of the chosen experts
+    nearer than the predicting one, follow from the pseudo-targets: :math:`e_B = Q_{BB}^{-1} (Q t)_B`, where
+    :math:`Q = (K + \tau I)^{-1}`. It uses some rows of each expert.
     """
     parts, experts = [], mixture.experts
     wanted = [i for i, task in enumerate(tasks) if task.judged and len(task.own) >= MIN_CLUSTER_ROWS]
@@ -38,7 +38,7 @@ def clusters_left_out(problem: Problem, mixture: Mixture, tasks: list[Task]) -> 
 
 
 def joined(parts: Sequence[CalibrationRows | None]) -> CalibrationRows | None:
-    """Those that there are, one after another; None: there are none."""
+    """Concatenation of the parts that are not None; None if there are none."""
     given = [part for part in parts if part is not None]
     return CalibrationRows.cat(given) if given else None
 
@@ -68,7 +68,7 @@ def _from_further_away(
     for other, lot in zip(others, lots, strict=False):
         left += len(lot)
         errors = (torch.linalg.solve(inverse[:left, :left], weights[:left]) / root[:left])[: len(cluster)]
-        # the few that it has borrowed are not new to it
+        # the few rows that the other expert has borrowed are not new to it
         new = ~torch.isin(cluster, mixture.experts[other].rows.cpu()).to(errors.device)
         if bool(new.any()):
             features = seen.take(new.nonzero().flatten())
@@ -100,8 +100,8 @@ def _predicted(
 
 
 def stated_at(mixture: Mixture, rows: Rows, index: Tensor) -> Tensor:
-    """The logarithm of the variances that the network states for training rows `index` [k], on the CPU,
-    [k, B]; 0 where it states none."""
+    """Log variances [k, B] that the network itself predicts for training rows `index` [k], on the
+    CPU; 0 if it predicts none."""
     network, outputs = mixture.tangents.network, mixture.outputs.cpu()
     if not network.stated:
         return torch.zeros(len(index), len(outputs), dtype=torch.float64)

@@ -30,12 +30,12 @@ OUTPUTS = ("shared", "separate", "pseudo")
 # by name; `trustgp.paper` fits the others
 LIKELIHOODS: dict[str, type] = {name.lower(): kind for name, kind in KINDS.items() if kind.calibrated}
 TANGENTS: dict[str, type] = {"sketch": Sketch, "jacobian_rows": JacobianRows, "layer_factors": LayerFactors}
-PARAMETERS = ("last", "all")  # which of them count, instead of tangents
+PARAMETERS = ("last", "all")  # values of `tangents` that choose parameters instead
 
 
 @runtime_checkable
 class _Runner(Protocol):
-    """An executor; `workers` is left out, since a cluster would be asked for it."""
+    """An executor, without `workers`: the check for that property would query a cluster."""
 
     def run(self, function: Any, tasks: Any) -> Any: ...
 
@@ -47,12 +47,12 @@ OBJECTS: dict[str, tuple[dict[str, type], Any]] = {
     "witness": ({"witness": Witness}, Witness),
     "executor": ({"threads": Threads, "ray": Ray}, _Runner),
 }
-"""Options that are objects: their classes by name, and their base."""
+"""Options that are objects: their classes by name, and their base class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """The options of `trustgp.fit`, which documents them. Made by `parse`."""
+    """Options of `trustgp.fit`, which documents them; created by `parse`."""
 
     likelihood: Likelihood = field(default_factory=Regression)
     validation: Any = None
@@ -60,7 +60,7 @@ class FitOptions:
     weights: Any = None
     num_experts: int | None = None
     tangents: Tangents | None = None
-    parameters: Choice = "all"  # that count, where tangents are chosen for the user
+    parameters: Choice = "all"  # those that count, where tangents are chosen for the user
     outputs: str = "pseudo"
     select: Output | None = None
     patchwork: Patchwork = field(default_factory=Patchwork)
@@ -74,13 +74,13 @@ class FitOptions:
     progress: bool = True
     checkpoint: Path | None = None
     strict: bool = False
-    hidden_rows: int = 2**31  # whose hidden vectors are kept, at most; not the user's
+    hidden_rows: int = 2**31  # rows whose hidden vectors are kept, at most; not a user option
     unpack: Unpack | None = None
 
     @classmethod
     def parse(cls, **given: Any) -> FitOptions:
-        """The user's options, checked: texts, classes and names are parsed; None is the default; without
-        `witness` there is none."""
+        """Checked options of the user: strings, classes and names are parsed, and None is the default. The
+        default of `witness` is no witness."""
         options = {name: value for name, value in given.items() if value is not None}
         if isinstance(options.get("witness"), bool):
             options["witness"] = Witness() if options["witness"] else None
@@ -126,7 +126,7 @@ class FitOptions:
         return not self.budget.exact
 
     def executors(self, device: torch.device) -> list[Executor]:
-        """Candidates, the best first: the user's, or threads, at last a single one."""
+        """Candidate executors, best first: the user's, or else threads, and last a single thread."""
         return [usual_threads(device), Threads(1)] if self.executor is None else [self.executor]
 
     def settings(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class FitOptions:
 
 
 def as_object(name: str, value: Any, kinds: Mapping[str, type], base: Any) -> Any:
-    """An option that is a `base`: given as such, by its class without parentheses, or a name in `kinds`."""
+    """Instance of `base` from an option: an instance, a class without parentheses, or a name in `kinds`."""
     parsed, wrong = value, TypeError
     if isinstance(value, str):
         named = {_plain(key): kind for key, kind in kinds.items()}
@@ -161,7 +161,7 @@ def as_object(name: str, value: Any, kinds: Mapping[str, type], base: Any) -> An
 
 
 def _parse_tangents(value: Any) -> dict[str, Any]:
-    """Tangents, or which parameters count: "last", "all" or a list of names."""
+    """Options `tangents` or `parameters` from a value: tangents, or "last", "all" or a list of names."""
     names = isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
     if names or value in PARAMETERS:
         return {"parameters": tuple(value) if names else value}

@@ -1,4 +1,4 @@
-"""From a network and rows to a fitted model: the order of the stages."""
+"""Pipeline from a network and rows to a fitted model: the order of the stages."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from .prepare import (
 from .solve import FittedMixture, fit_mixture
 from .whole import RowSums
 
-STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # every how many-th training row is tried, and how many must be left
-# What validation rows must gain by a calibration of their own before that is tried, and by thinning; and what
-# left-out groups must gain by it: each candidate predicts them from its own rows, and they are few.
+STRIDES, MIN_THINNED_ROWS = (8, 32), 200  # strides of training rows to try, and rows that must remain
+# Minimum gains in NLL: of validation rows by a calibration of their own (else no thinning is tried) and by
+# thinning; of left-out groups by thinning: each candidate predicts them from its own rows, and they are few.
 MIN_SURPRISE, MIN_GAIN, MIN_GROUP_GAIN = 0.05, 0.01, 0.05
 
 
 def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
-    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
+    """Fit the error bar of a trained network: run the stages of `trustgp.fit` one after another."""
     began = time.perf_counter()
     with (
         locked(options.checkpoint),  # first: a folder that is in use is refused before the work
@@ -64,7 +64,7 @@ def fit_model(network: Any, train: Any, options: FitOptions) -> ModelState:
         network, rows = _read(network, train, options)
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]
-        # on the device, where the work stays in this process
+        # on the device, if the work stays in this process
         device_rows = rows.to_device(device) if nearby(executor) is executor else rows
         require_finite_rows(device_rows, "train")
         ready = prepare_network(network, device_rows, options)
@@ -105,7 +105,7 @@ def _read(network: Any, train: Any, options: FitOptions) -> tuple[nn.Module, Row
 
 
 def _fingerprints(pool: Executor, module: nn.Module) -> dict[str, Future[Any]]:
-    """Of network and weights; they may take seconds."""
+    """Futures of the fingerprints of network and weights, which may take seconds."""
     return {
         "network": pool.submit(network_fingerprint, module),
         "weights": pool.submit(weights_fingerprints, module),
@@ -115,7 +115,7 @@ def _fingerprints(pool: Executor, module: nn.Module) -> dict[str, Future[Any]]:
 def _completed(
     state: ModelState, probes: Probes | None, prints: dict[str, Future[Any]], data: FitRows
 ) -> ModelState:
-    """With probes and fingerprints, and with the user's own rows that the experts have."""
+    """State with probes and fingerprints, and with the user's own copy of the experts' rows."""
     values = {name: one.result() for name, one in prints.items()}
     if state.provenance.stride > 1:
         values["data"] = rows_fingerprint(data.rows, data.groups)
@@ -127,7 +127,7 @@ def _completed(
 def _open_checkpoint(
     prints: dict[str, Future[Any]], plan: Plan, ready: Prepared, probes: Probes | None
 ) -> Checkpoint | None:
-    """The folder of solved experts, if the user named one; that of another fit is refused."""
+    """Checkpoint of solved experts, if the user named a folder; a folder of another fit is refused."""
     options = ready.options
     if options.checkpoint is None:
         return None
@@ -145,7 +145,7 @@ def _open_checkpoint(
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit whose plan is made."""
+    """A fit with its plan, ready to run."""
 
     ready: Prepared
     data: FitRows
@@ -153,7 +153,7 @@ class Fit:
     context: FitContext
 
     def best_model(self, device_rows: Rows) -> tuple[ModelState, HeldOutFit]:
-        """The model of all rows, or of every k-th where held-out rows prefer it."""
+        """Model of all rows, or of every k-th row if that one predicts held-out rows better."""
         sums = RowSums(self.ready, self.data.rows)
         problems = self.problems(device_rows, sums)
         whole = sums.fields(problems[0].residual)
@@ -176,8 +176,8 @@ class Fit:
         return state, suits
 
     def _strides(self) -> list[int]:
-        """Every how many-th row experts may have: rows along a trajectory are fewer than they look.
-        Validation rows choose, or left-out groups; without either there is no choice."""
+        """Strides to try for the experts' rows: rows along a trajectory are correlated and count for fewer.
+        Validation rows or left-out groups choose between them; without either there are none."""
         unjudged = self.data.validation is None and self.data.groups is None
         if unjudged or not self.ready.options.likelihood.leaves_out:
             return []
@@ -191,8 +191,8 @@ class Fit:
         return replace(self, data=data, plan=replace(self.plan, num_experts=size))
 
     def problems(self, device_rows: Rows, sums: RowSums) -> list[Problem]:
-        """What the experts of each kernel share. Where features are kept, the pass through the network that
-        makes those of the first kernel gives the outputs and the `sums`, too."""
+        """Problem of each kernel: what its experts share. If features are cached, the pass through the
+        network that computes those of the first kernel also yields the outputs and the `sums`."""
         ready, data, plan, context = self.ready, self.data, self.plan, self.context
         rows, validation, likelihood = data.rows, data.validation, ready.options.likelihood
         first, features, linear = ready.maps[0][0], None, None
@@ -235,12 +235,12 @@ class Fit:
         first: int = 0,
         by_output: Tensor | None = None,
     ) -> tuple[ModelState, HeldOutFit]:
-        """Experts, witness and calibration of these rows, whose gradients may be kept [n, C, D]; a checkpoint
-        counts the kernels from `first` on. All models of a fit share the passes of validation rows."""
+        """Fit experts, witness and calibration to these rows. `by_output` are cached gradients [n, C, D],
+        a checkpoint numbers the kernels from `first` on, and all models of a fit share `passes`."""
         options, report, fitted = self.ready.options, self.context.report, []
         limit = None if options.budget.size is None else self.plan.witness_bytes
         witness = find_witness(self.data.rows, options.witness, self.context.nearby(), limit)
-        while problems:  # each goes when it is solved, and its features with it
+        while problems:  # each is freed when it is solved, and its features with it
             number = first + len(fitted)
             fitted.append(fit_mixture(number, problems.pop(0), self.plan, options, self.context))
         report.begin("calibrating")
@@ -252,7 +252,7 @@ class Fit:
     def _assemble(
         self, fitted: list[FittedMixture], witness: WitnessState | None, by_output: Tensor | None
     ) -> ModelState:
-        """The kernels together, with their provenance but for its fingerprints; not yet calibrated."""
+        """Uncalibrated state of all kernels, with its provenance except for the fingerprints."""
         options, data, network = self.ready.options, self.data, self.ready.network
         provenance = Provenance(
             network="",

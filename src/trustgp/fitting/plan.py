@@ -1,4 +1,4 @@
-"""What a fit will do, and the memory it needs: estimated, chosen and refused before the work."""
+"""Plan of a fit: its memory is estimated before the work, and a fit that needs too much is refused."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ ROWS_PER_EXPERT = 1000  # of exact experts
 # Small experts detect novel rows better than large ones; many take memory.
 LIGHT_ROWS, MAX_EXPERTS = 250, 48
 RANK = 256  # directions that an expert of a light model keeps, at most
-CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
-COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
-WITNESS_SHARE = 0.75  # of a budget, that a witness takes at most
-WITNESS_MARGIN = 1.05  # what it may hold, over the estimate
-UNEVEN_MARGIN = 1.2  # of exact experts, whose sizes count squared, over the estimate
-INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
-KEPT_FEATURES = 2**30  # bytes of explicit features kept in memory during a fit, or a quarter of what is free
-SLACK = 64 * 2**20  # what libraries and the allocator take on their own account
+CHUNK = 1.5  # memory of a chunk of rows while its features are computed, over `chunk_bytes`
+COLUMN_BLOCK = 8192  # columns of explicit features that are converted to float64 at a time
+WITNESS_SHARE = 0.75  # share of a budget that a witness takes at most
+WITNESS_MARGIN = 1.05  # what a witness may take, over the estimate
+UNEVEN_MARGIN = 1.2  # size of exact experts, which grows with squared rows, over the estimate
+INPUT_COPIES = 4  # copies of a chunk's inputs, with those of earlier chunks that the allocator keeps
+KEPT_FEATURES = 2**30  # bytes of explicit features cached in memory during a fit, or a quarter of free memory
+SLACK = 64 * 2**20  # overhead of libraries and the allocator
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit will do."""
+    """Choices for a fit, and its estimated memory."""
 
     num_experts: int  # M, for each kernel
     rank: int | None  # the most directions that an expert keeps; None: all
     witness_bytes: int  # the largest size of the witness; 0 without one
-    peak_bytes: int  # memory that the fit needs at its peak, beside the data, at most
-    keep_features: bool = False  # whether the features of all rows are kept during the fit
-    mapped: bool = False  # in a mapped file
+    peak_bytes: int  # upper bound of the peak memory of the fit, without the data
+    keep_features: bool = False  # whether the features of all rows are cached during the fit
+    mapped: bool = False  # whether they are cached in a memory-mapped file
 
 
 def choose_plan(ready: Prepared, data: FitRows, num_experts: int, rank: int | None) -> tuple[Executor, Plan]:
-    """The first of the executors for which the memory is there, and the plan; MemoryError: there is none."""
+    """First executor for which there is enough memory, and its plan. Raise MemoryError if there is none."""
     refused = MemoryError()
     for executor, plan in _candidate_plans(ready, data, num_experts, rank):
         try:
@@ -78,8 +78,8 @@ def choose_plan(ready: Prepared, data: FitRows, num_experts: int, rank: int | No
 def _candidate_plans(
     ready: Prepared, data: FitRows, num_experts: int, rank: int | None
 ) -> Iterator[tuple[Executor, Plan]]:
-    """What may be tried, the best first: with the features of all rows kept during the fit, if they are
-    explicit and so short enough, and without, where gradients, which are expensive, are made three times."""
+    """Executors and plans to try, best first: with the features of all rows cached during the fit, if they
+    are explicit and small enough, then without, where the expensive gradients are computed three times."""
     tangents, device, memory = ready.maps[0][0], ready.network.device, ready.options.memory
     explicit, size = tangents.num_columns(expert=False) is not None, len(data.rows) * tangents.row_bytes()
     room = max(KEPT_FEATURES, (_available(device) or 0 if memory is None else memory) // 4)
@@ -95,7 +95,7 @@ def _candidate_plans(
 
 
 def _disk_has(size: int) -> bool:
-    """Whether a temporary file of features may be so large; warns where not."""
+    """Whether there is disk space for a temporary file of `size` bytes of features; warn if not."""
     free = shutil.disk_usage(folder := tempfile.gettempdir()).free - SPARED_BYTES
     if size > free:
         warn_user(
@@ -106,7 +106,7 @@ def _disk_has(size: int) -> bool:
 
 
 def log_plan(report: Reporter, plan: Plan, ready: Prepared, num_rows: int) -> None:
-    """Tell the user what is about to be done, and what it takes."""
+    """Log what the fit will do, and the memory that it needs."""
     count, first, outputs = ready.num_outputs, ready.maps[0][0], ready.options.outputs
     passes = {"shared": f"{count} backward passes", "separate": f"{count} kernels"}
     report.log(f"tangents: {ready.tangents}, {ready.reason}")
@@ -124,7 +124,7 @@ def log_plan(report: Reporter, plan: Plan, ready: Prepared, num_rows: int) -> No
 
 
 def default_sizes(ready: Prepared, n: int) -> tuple[int, int | None]:
-    """Experts for n rows, and the most directions of each (None: all), without a budget."""
+    """Number of experts for n rows, and the most directions of each (None: all), without a budget."""
     light = ready.options.light and ready.maps[0][0].num_columns(expert=True) is not None
     usual = min(math.ceil(n / LIGHT_ROWS), MAX_EXPERTS) if light else math.ceil(n / ROWS_PER_EXPERT)
     num_experts = ready.options.num_experts or usual
@@ -137,8 +137,8 @@ def default_sizes(ready: Prepared, n: int) -> tuple[int, int | None]:
 def make_plan(
     ready: Prepared, data: FitRows, num_experts: int, rank: int | None, *, workers: int, keep: bool = False
 ) -> Plan:
-    """Estimate the memory of a fit: what is always there, and the largest of its stages. With `keep`, beside
-    the features of all rows."""
+    """Estimate the memory of a fit: what is always allocated, plus its largest stage. With `keep`, the
+    features of all rows are cached; their size is not included."""
     tangents, options, rows, n = ready.maps[0][0], ready.options, data.rows, len(data.rows)
     sizing, budget, device = Sizing(ready, n, num_experts), options.budget.size, tangents.network.device
     sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(tangents), n)))
@@ -167,7 +167,7 @@ def make_plan(
 def witness_needs(
     witness: Witness | None, sample: Inputs, n: int, num_outputs: int, workers: int, double: bool
 ) -> tuple[int, int]:
-    """A witness's bytes, and those of its search at the peak; `double`: of float64 targets."""
+    """Bytes of a witness, and peak memory of the search for it; `double`: targets are float64."""
     if witness is None or not witness_applies(n, sample, witness):
         return 0, 0
     cells, width = math.ceil(n / witness.rows), vectors_of(sample).shape[1]
@@ -183,7 +183,7 @@ def witness_needs(
 
 
 def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
-    """Features of so many rows while a kernel is made of them: chunks, the whole, float64 copies."""
+    """Memory of the features of `rows` rows while their kernel is computed: chunks, all, float64 copies."""
     size, width = tangents.network.dtype.itemsize, tangents.num_columns(expert=expert)
     if width is None:
         double = 0 if size == 8 else 8 // size  # of the widest layer, at most all
@@ -192,7 +192,7 @@ def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
 
 
 def _division_bytes(sizing: Sizing) -> int:
-    """Kernel PCA of the subset, the bound on a sample, and the distances to all centroids."""
+    """Memory of the kernel PCA of the subset, the bound on a sample, and the distances to all centroids."""
     if sizing.num_experts == 1:
         return 0
     tangents, components = sizing.ready.maps[0][0], sizing.ready.options.division.components
@@ -204,8 +204,8 @@ def _division_bytes(sizing: Sizing) -> int:
 
 
 def _solving_bytes(sizing: Sizing, workers: int, *, kept: bool) -> int:
-    """What the workers need beside the state: each the largest expert, as long as there are rows for it.
-    Where features are kept, none are made."""
+    """Memory of the workers beside the state: each solves the largest expert, while there are rows for it.
+    With cached features, no features are computed."""
     tangents, largest = sizing.ready.maps[0][0], sizing.largest
     device, width = tangents.network.device, tangents.num_columns(expert=True)
     workers = min(workers, 2 * sizing.num_experts if sizing.num_experts > 1 else 1)  # every expert split
@@ -221,7 +221,7 @@ def _solving_bytes(sizing: Sizing, workers: int, *, kept: bool) -> int:
 
 
 def _expert_peak(sizing: Sizing, *, kept: bool) -> int:
-    """What solving the largest expert needs beside the making of features, while it borrows or is solved."""
+    """Peak memory of the largest expert while it borrows rows or is solved, without computing features."""
     tangents, own, borrowed = sizing.ready.maps[0][0], sizing.largest, sizing.borrowed(sizing.num_experts)
     offered = min(CANDIDATES * borrowed, sizing.n - own)  # rows of neighbours among which it may choose
     width, rows = tangents.num_columns(expert=True), own + min(offered, borrowed)
@@ -237,7 +237,7 @@ def _expert_peak(sizing: Sizing, *, kept: bool) -> int:
 
 
 def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
-    """Refuse before allocating what will not fit."""
+    """Raise MemoryError, before anything is allocated, if the plan needs more memory than there is."""
     available = _available(device) if limit is None else limit
     if available is not None and plan.peak_bytes > available:
         what = "the memory that is free" if limit is None else "memory"
@@ -249,8 +249,8 @@ def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
 
 
 def _available(device: torch.device) -> int | None:
-    """Bytes that this process may still take: free on the machine, with what the file cache would give back,
-    and left by the control group that it runs in; None where that is not known."""
+    """Bytes that this process may still allocate: the free memory of the GPU; or that of the machine, with
+    reclaimable file cache, and at most what its control group leaves. None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     sizes, group = [], Path("/sys/fs/cgroup")

@@ -28,10 +28,10 @@ from .options import FitOptions
 
 PROBE_ROWS = 64  # rows on which the network is probed
 SAMPLE_ROWS = 512  # rows from which parameters are ranked
-LIGHT_WIDTH = 512  # of a row's features in a light model
+LIGHT_WIDTH = 512  # length of a row's features in a light model
 COMPARED_ROWS = 2048  # rows whose outputs are compared with their targets
-MIN_ROWS = 20  # with fewer, a warning
-DIRECTIONS = 8  # random ones, from which correlations of the outputs are estimated
+MIN_ROWS = 20  # warn if there are fewer
+DIRECTIONS = 8  # random directions from which correlations of the outputs are estimated
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Prepared:
 
     options: FitOptions
     network: TangentNetwork  # the private copy and its chosen parameters
-    maps: list[tuple[TangentMap, Tensor]]  # what makes the features of each kernel, and its outputs [B]
+    maps: list[tuple[TangentMap, Tensor]]  # feature map of each kernel, and its outputs [B]
     tangents: Tangents
-    reason: str  # why these
+    reason: str  # why these tangents
     projections: list[Tensor]  # [C, B] each, of the outputs that a kernel learns; empty: all
     probed: Tensor | StatedOutputs  # outputs of the first rows
 
     @property
     def num_outputs(self) -> int:
-        """C."""
+        """Number of outputs C."""
         return self.maps[0][0].mix.shape[1]
 
 
 def prepare_network(
     network: nn.Module, rows: Rows, options: FitOptions, tangents: Tangents | None = None
 ) -> Prepared:
-    """Probe the network, copy it, and bind its tangents: these, the user's, or such as suit the network."""
+    """Probe and copy the network, and bind its tangents: these, else the user's, else ones that suit it."""
     network, likelihood = with_output(network, options.select), options.likelihood
     tangents = tangents or options.tangents
     generator = torch.Generator().manual_seed(options.seed)
@@ -93,8 +93,8 @@ def prepare_network(
 
 
 def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
-    """The signs, over sqrt(C), of the combination of outputs with the longest gradient, shape [1, C], from
-    second moments of the outputs along random directions of the parameters."""
+    """Signs over sqrt(C), shape [1, C], of the combination of outputs with the longest gradient, from second
+    moments of the outputs' derivatives along random directions of the parameters."""
     energy: Tensor | float = 0.0
     for _ in range(DIRECTIONS):
         draw = partial(torch.randn, generator=generator, dtype=torch.float32)
@@ -115,8 +115,8 @@ def outputs_at(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
 def choose_tangents(
     network: nn.Module, rows: Rows, options: FitOptions, num_mixed: int
 ) -> tuple[Tangents, str]:
-    """Layer factors where exact experts are asked for and that is cheap; else gradient rows no longer than a
-    sketch, or a sketch; and the reason."""
+    """Tangents and the reason for them: layer factors for exact experts, where they apply; else gradient rows
+    if these are no longer than a sketch; else a sketch."""
     choice, every, why = options.parameters, dict(network.named_parameters()), "since "
     if not options.light:
         try:
@@ -136,8 +136,8 @@ def choose_tangents(
 
 
 class Residuals:
-    """-H^-1 R of rows, [n, C], from their outputs chunk by chunk; with projections [C, B], [n, B] for each:
-    the n x C residual matrix is then never materialised. `name` is what error messages call the rows."""
+    """Residuals -H^-1 R of rows [n, C], from their outputs chunk by chunk; with projections [C, B], [n, B]
+    for each: the n x C matrix is then never allocated. `name` is what error messages call the rows."""
 
     def __init__(
         self, likelihood: Likelihood, rows: Rows, name: str, projections: Sequence[Tensor] = ()
@@ -150,7 +150,7 @@ class Residuals:
         self._sample: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
 
     def add(self, index: Tensor, outputs: Tensor) -> None:
-        """Take the outputs [k, C] of the rows `index`."""
+        """Add the outputs [k, C] of rows `index`."""
         outputs = self._check(index, outputs)
         residual = self._likelihood.residual(outputs, self._targets[index])
         parts = [residual @ one for one in self._projections] or [residual]
@@ -170,13 +170,13 @@ class Residuals:
         return outputs
 
     def warn(self) -> None:
-        """Warn where the outputs do not suit the targets."""
+        """Warn if the outputs do not suit the targets."""
         index, outputs = (torch.cat(part) for part in zip(*self._sample, strict=True))
         if reason := self._likelihood.output_warning(outputs, self._targets[index]):
             warn_user(reason)
 
     def all(self) -> list[Tensor]:
-        """In the order of the rows; a ValueError where outputs were not finite."""
+        """Residuals in the order of the rows. Raise ValueError if outputs were not finite."""
         self._require_finite()
         return [values[self._added] for values in self._values]
 
@@ -190,14 +190,14 @@ class Residuals:
         require_all(self._finite, f"the network's outputs on the {self._name} rows")
 
     def compute(self, network: TangentNetwork, context: FitContext) -> list[Tensor]:
-        """Of all rows, by a pass through the network of their own."""
+        """Residuals of all rows, by a separate pass through the network."""
         for index, outputs in run_network(network, self._rows, context):
             self.add(index, outputs)
         return self.all()
 
 
 def run_network(network: TangentNetwork, rows: Rows, context: FitContext) -> Iterator[tuple[Tensor, Tensor]]:
-    """Chunk by chunk the numbers of some rows and the network's outputs for them, [k, C], on the CPU."""
+    """Yield, chunk by chunk, row indices and the network's outputs for these rows [k, C] on the CPU."""
     parts = list(chunks(len(rows), network.pass_rows(rows.first)))
 
     @torch.no_grad()
@@ -212,7 +212,7 @@ def run_network(network: TangentNetwork, rows: Rows, context: FitContext) -> Ite
 
 
 def target_projections(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
-    """Projections [C, B] of the outputs that the experts of each kernel learn; empty: all of its outputs."""
+    """Projection [C, B] of the outputs for each kernel; empty if its experts learn all of its outputs."""
     generator = torch.Generator().manual_seed(seed)
     projections = [likelihood.output_combination(mix.cpu(), generator) for mix in mixes]
     return [projection for projection in projections if projection is not None]
@@ -226,22 +226,22 @@ def make_problems(
     projections: Sequence[Tensor],
     linear: Tensor | None = None,
 ) -> list[Problem]:
-    """What the experts of each kernel share; without projections there is one residual for all kernels."""
+    """Problem of each kernel: what its experts share. Without projections, all share one residual."""
     residuals = residuals if projections else [*residuals] * len(maps)
     each = zip(maps, residuals, projections or [None] * len(maps), strict=True)
     return [Problem(rows, *m, residual, groups, linear=linear, blend=p) for m, residual, p in each]
 
 
 def of_rank(problem: Problem, rank: int | None, likelihood: Likelihood) -> Problem:
-    """The same for experts of at most so many directions (None: all), and a kernel for rows that are left
-    out."""
+    """Problem for experts of at most `rank` directions (None: all), with a kernel for left-out rows where it
+    needs one."""
     if rank is not None and likelihood.leaves_out:
         problem = replace(problem, leave_out_tangents=_leave_out_kernel(problem.tangents, problem.rows))
     return replace(problem, rank=rank)
 
 
 def _leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
-    """The kernel that predicts rows of a light model from other trajectories: exact where possible."""
+    """Kernel that predicts left-out rows of a light model from other trajectories: exact where possible."""
     if not isinstance(tangents, SketchMap) or tangents.sketch.dim >= Sketch.dim:
         return tangents
     network, names = tangents.network, tangents.sketch.parameters
@@ -255,25 +255,25 @@ def _leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
 class FitRows:
     """The user's rows: those of the experts, and those to calibrate on."""
 
-    rows: Rows  # of the experts
-    groups: Tensor | None  # of these rows, to be left out together
-    validation: Rows | None  # to calibrate on
+    rows: Rows  # rows of the experts
+    groups: Tensor | None  # label of each of these rows; a group is left out as a whole
+    validation: Rows | None  # rows to calibrate on
     split: tuple[int, int] = (0, 0)  # rows passed, and how many of them were split off to calibrate on
 
     def every(self, stride: int) -> FitRows:
-        """With every `stride`-th row of the experts."""
+        """FitRows with only every `stride`-th row of the experts."""
         groups = None if self.groups is None else self.groups[::stride]
         return replace(self, rows=self.rows.every(stride), groups=groups)
 
     def rebind(self, whole: Rows) -> FitRows:
-        """The same views of another copy of the user's rows."""
+        """FitRows that select these rows from another copy of the user's rows."""
         rows, validation = self.rows.rebind(whole), self.validation
         off = validation.rebind(whole) if validation is not None and self.split[1] else validation
         return replace(self, rows=rows, validation=off)
 
 
 def split_rows(ready: Prepared, rows: Rows, context: FitContext) -> FitRows:
-    """Rows for the experts and rows to calibrate on: split off where a likelihood needs them."""
+    """Rows for the experts and rows to calibrate on: the user's, or split off if a likelihood needs any."""
     options, likelihood = ready.options, ready.options.likelihood
     validation = options.validation
     labels = check_groups(options.groups, rows)
@@ -294,9 +294,9 @@ def split_rows(ready: Prepared, rows: Rows, context: FitContext) -> FitRows:
                 "or none."
             )
     context.report.begin("planning")
-    # where rows are split off, groups only say which of them go together
+    # where rows are split off, groups only decide which of them stay together
     groups = None if likelihood.needs_held_out else labels
-    if likelihood.leaves_out and not bool((new := distinct_rows(rows)).all()):  # a repeat is no evidence
+    if likelihood.leaves_out and not bool((new := distinct_rows(rows)).all()):  # duplicates are no evidence
         context.report.log(f"{int((~new).sum()):,} of {len(rows):,} rows repeat others and count once")
         rows, groups = rows.subset(new), None if groups is None else groups[new]
     data = FitRows(rows, groups, validation)

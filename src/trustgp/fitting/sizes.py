@@ -1,4 +1,4 @@
-"""Sizes of experts and gates before there are any."""
+"""Sizes of experts and gates, estimated before the fit."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -9,13 +9,13 @@ from ..tangents.base import TangentMap
 from .prepare import Prepared
 
 MIN_RANK = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
-OVERHEAD = 64 * 2**10  # names, scales and settings
-# Rows of experts over their mean, and experts over those asked for, since some are split: measured.
+OVERHEAD = 64 * 2**10  # bytes of names, scales and settings
+# Measured: rows of experts over their mean, and experts over the number asked for, since some are split.
 UNEVEN, SPLIT = (0.6, 0.8, 1.0, 1.2, 1.4), 1.02
 
 
 def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | None = None) -> int:
-    """The size of an expert of so many rows, which keeps at most so many directions; None: all."""
+    """Bytes of an expert of `rows` rows that keeps at most `most` directions (None: all)."""
     width = tangents.num_columns(expert=True)
     numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
     if width is None:
@@ -27,7 +27,7 @@ def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | 
 
 
 def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: int) -> int:
-    """The size of a gate and its kernel: the mix, and which parameters are kept."""
+    """Bytes of a gate and its kernel: the mix, and which parameters are kept."""
     kernel = sum(value.nbytes for value in tangents.state().values())
     if num_experts == 1:
         return kernel + 8
@@ -39,7 +39,7 @@ def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: 
 
 @dataclass(frozen=True)
 class Sizing:
-    """Rows of the experts, and the size of a model of them without a witness."""
+    """Row counts of the experts, and the size of a model of them without a witness."""
 
     ready: Prepared
     n: int  # rows of all experts together
@@ -47,27 +47,27 @@ class Sizing:
 
     @property
     def outputs(self) -> int:
-        """That the experts of all kernels learn."""
+        """Number of outputs that the experts of all kernels learn."""
         return len(self.ready.projections) or self.ready.num_outputs
 
     @property
     def subset(self) -> int:
-        """Rows of the gate."""
+        """Number of rows of the gate."""
         return self.ready.options.division.subset_size(self.n, self.num_experts)
 
     @property
     def largest(self) -> int:
-        """Own rows of the largest expert."""
+        """Number of own rows of the largest expert."""
         mean = ceil(self.n / self.num_experts)
         return min(self.n, ceil(OVERSIZE * mean)) if self.num_experts > 1 else self.n
 
     def borrowed(self, actual: int) -> int:
-        """Rows of its neighbours in an expert, of so many that were made."""
+        """Number of rows that an expert borrows from its neighbours, if there are `actual` experts."""
         patchwork = self.ready.options.patchwork
         return lend_rows(patchwork, self.n, self.num_experts) * min(patchwork.neighbours, actual - 1)
 
     def expected(self, rank: int | None) -> int:
-        """About the size of a model whose experts have at most so many directions; None: all."""
+        """Approximate bytes of a model whose experts keep at most `rank` directions (None: all)."""
         rows = ceil(self.n / self.num_experts) + self.borrowed(self.num_experts)
         outputs, components = self.outputs // len(self.ready.maps), self.ready.options.division.components
         uneven, split = (UNEVEN, SPLIT) if self.num_experts > 1 else ((1.0,), 1.0)
@@ -79,7 +79,7 @@ class Sizing:
         return int(total)
 
     def least(self) -> int:
-        """A size that is certainly possible: every expert split, and few directions in each."""
+        """Bytes that are certainly enough: every expert is split, and keeps few directions."""
         most = min(2 * self.num_experts, self.n) if self.num_experts > 1 else 1
         rows, total = ceil(self.n / most) + self.borrowed(most), 0
         outputs, components = self.outputs // len(self.ready.maps), self.ready.options.division.components

@@ -1,4 +1,4 @@
-"""From a kernel to its mixture: divide, hand out rows, solve."""
+"""Fit of one kernel's mixture: divide the rows, assign them to experts, solve the experts."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -39,21 +39,21 @@ JUDGED_EXPERTS = 8  # evenly spread, whose rows are left out one by one, where t
 
 @dataclass(frozen=True)
 class FittedMixture:
-    """One kernel, solved."""
+    """Fitted mixture of one kernel, with its partition and its solved experts."""
 
     mixture: Mixture
     partition: Partition
     solved: tuple[Solved, ...]
     lend: int  # rows from each neighbour
-    far: CalibrationRows | None  # rows as experts further away see them
+    far: CalibrationRows | None  # rows as predicted by experts further away
 
 
 def fit_mixture(
     index: int, problem: Problem, plan: Plan, options: FitOptions, context: FitContext
 ) -> FittedMixture:
-    """Divide, hand out the rows, solve: kernel number `index` of several."""
+    """Fit kernel number `index`: divide the rows, assign them to experts, and solve the experts."""
     tangents, store = problem.tangents, context.store
-    empty_cuda_cache(tangents.network.device)  # the features of the kernel before
+    empty_cuda_cache(tangents.network.device)  # features of the previous kernel
     if plan.keep_features and problem.cached is None:
         features = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
         problem = replace(problem, cached=features)
@@ -69,33 +69,33 @@ def fit_mixture(
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     far = clusters_left_out(problem, mixture, tasks)
-    tangents.release_buffers()  # the next kernel needs the room
+    tangents.release_buffers()  # the next kernel needs the memory
     return FittedMixture(mixture, partition, tuple(solved), lend, far)
 
 
 def make_tasks(partition: Partition, lend: int) -> list[Task]:
-    """The rows of each expert: its own, and its neighbours' nearest to the border, of which it borrows `lend`
-    from each."""
+    """Task of each expert: its own rows, and candidates among its neighbours' rows, the nearest to the
+    border, of which it borrows up to `lend` per neighbour."""
     centroids = partition.gate.centroids
     nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
     sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
-    order = nearest.argsort(stable=True)  # in one go: there may be millions of rows
+    order = nearest.argsort(stable=True)  # one sort for all: there may be millions of rows
     own, most = order.split(sizes), CANDIDATES * lend
     offered = [
         [border_rows(own[j], points, centroids[i], centroids[j], most) for j in neighbours]
         for i, neighbours in enumerate(partition.neighbours)
     ]
-    lent = torch.cat([order[:0], *chain(*offered)]).cpu()  # a GPU is asked once for all
+    lent = torch.cat([order[:0], *chain(*offered)]).cpu()  # one transfer from a GPU for all
     candidates = lent.split([sum(map(len, rows)) for rows in offered])
     own = order.cpu().split(sizes)
-    parts = zip(own, candidates, offered, strict=True)  # cloned: each may travel
+    parts = zip(own, candidates, offered, strict=True)  # cloned: each may be sent to a worker
     return [Task(rows.clone(), others.clone(), lend * len(lists)) for rows, others, lists in parts]
 
 
 def judged_tasks(
     problem: Problem, tasks: list[Task], partition: Partition, likelihood: Likelihood
 ) -> list[Task]:
-    """Mark the experts whose rows are left out to calibrate: with groups all, else a few, evenly spread."""
+    """Mark the experts whose left-out rows calibrate the model: all with groups, else a few of them."""
     if not likelihood.leaves_out:
         return tasks
     filled, tasks = [i for i, task in enumerate(tasks) if len(task.own)], list(tasks)
@@ -119,12 +119,12 @@ def solve_tasks(
     on_solved: Callable[[int, Solved], None] | None = None,
     strict: bool = False,
 ) -> list[Solved]:
-    """Solve every task that is not yet `finished`, by position; one that cannot be solved answers with the
-    prior, or raises if `strict`. `on_solved` is called with the position and each new result as it comes."""
+    """Solve every task whose position is not in `finished`; an expert that cannot be solved predicts the
+    prior, or raises an error if `strict`. `on_solved` is called with each new position and its result."""
     judged, kernel = [task for task in tasks if task.judged], problem.leave_out_tangents
     if len(judged) > 1 and kernel and all(len(t.own) + len(t.around) == len(problem.rows) for t in judged):
         errors = retrained_errors(problem, kernel, torch.arange(len(problem.rows)))
-        problem = replace(problem, retrained=errors)  # every expert and its neighbours are all rows
+        problem = replace(problem, retrained=errors)  # every expert has all rows, with its neighbours
     solved: dict[int, Solved | FactorisationError] = dict(finished or {})
     done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
     left = [replace(tasks[i], number=i) for i in todo]
@@ -146,15 +146,15 @@ def solve_tasks(
 def _all_results(
     problem: Problem, tasks: list[Task], groups: list[list[int]], context: FitContext
 ) -> Generator[tuple[int, Any], None, None]:
-    """Positions and results: of groups that are solved together, then of the others, one by one; an error
-    names the experts of lost workers."""
+    """Yield positions and results: of groups that are solved together, then of the other tasks, one by one. A
+    WorkerLostError names the experts without a result."""
     others, device = set(range(len(tasks))), problem.tangents.network.device
     moved = {name: getattr(problem, name).to(device) for name in ("residual", "outputs") if groups}
     for group in groups:
         with suppress(FactorisationError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
             results = solve_group(replace(problem, **moved), [tasks[i] for i in group])
             empty_cuda_cache(device)
-            others.difference_update(group)  # else one by one: which it was is then known
+            others.difference_update(group)  # else one by one, so that the failed one is known
             yield from zip(group, results, strict=True)
     positions = sorted(others)
     solve = partial(_solve_or_explain, problem)
@@ -179,7 +179,7 @@ def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationErr
 
 
 def _with_priors(tasks: list[Task], solved: dict[int, Solved | FactorisationError]) -> list[Solved]:
-    """Replace what could not be solved by experts that answer with the prior variance."""
+    """Replace failed experts by ones that predict the prior variance."""
     in_order = [solved[i] for i in range(len(tasks))]  # not as they finished: sums must not depend on that
     siblings = [r.expert for r in in_order if isinstance(r, Solved) and not r.expert.failed]
     failed = {i: r for i, r in enumerate(in_order) if isinstance(r, FactorisationError)}

@@ -41,19 +41,19 @@ def update_state(
     progress: bool = True,
     unpack: Unpack | None = None,
 ) -> tuple[ModelState, list[int]]:
-    """A model with more rows; the gate, the neighbours and the sizes of the experts stay as they are.
+    """Add rows to a model; the gate, the neighbours and the numbers of lent rows do not change.
 
     With the earlier rows, the result equals a fit with the same partition on all rows. Without them, the
     experts of a light model get a low-rank update: scale, noise, calibration and the threshold of the novelty
     score stay as they were.
 
-    Arguments are those of `UncertaintyModel.update`. Returns the new state, and which experts were solved
-    again, counted through all kernels.
+    Arguments are those of `UncertaintyModel.update`. Returns the new state, and the numbers of the experts
+    that were solved again, counted through all kernels.
     """
     with plain_modes(), reporting(enabled=progress) as report:
         added, stride = read_like(state, new_rows, name="new_rows", unpack=unpack), state.provenance.stride
         new_groups = check_groups(groups, added)
-        added = added.every(stride)  # the experts have as few of the old ones
+        added = added.every(stride)  # the old rows were thinned in the same way
         new_groups = None if new_groups is None else new_groups[::stride]
         if difference := changed_behaviour(state):
             raise ValueError(
@@ -87,8 +87,8 @@ def update_state(
 
 
 def _with_threshold(updated: ModelState, before: ModelState) -> ModelState:
-    """The threshold for the held-out rows as they score now, or, where there are too few, that of before: the
-    more rows experts have, the less novel others are, so that false alarms do not become more frequent."""
+    """State with the threshold refitted to the held-out rows' new scores or, with too few rows, the earlier
+    one: the more rows experts have, the less novel others are, so false alarms become no more frequent."""
     loaded = before.training is None  # a file holds no left-out rows; those of some experts are not all
     if loaded or not len(updated.held_scores):
         updated = replace(updated, held_scores=before.held_scores)
@@ -104,7 +104,7 @@ def _with_threshold(updated: ModelState, before: ModelState) -> ModelState:
 
 
 def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
-    """The experts updated with new rows, without the old ones; and their numbers."""
+    """State with experts updated by new rows, without the old ones; and the numbers of these experts."""
     every = [expert for mixture in state.mixtures for expert in mixture.experts]
     if not all(expert.failed or isinstance(expert.posterior, SpanPosterior) for expert in every):
         raise ValueError(
@@ -132,7 +132,7 @@ def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tup
 
 
 def _problems(state: ModelState, rows: Rows, groups: Tensor | None, context: FitContext) -> list[Problem]:
-    """What the experts of each kernel share, of these rows."""
+    """Problem of each kernel for these rows: what its experts share."""
     network, likelihood = state.mixtures[0].tangents.network, state.likelihood
     projections = target_projections([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
     residuals = Residuals(likelihood, rows, "new_rows", projections).compute(network, context)
@@ -143,8 +143,8 @@ def _problems(state: ModelState, rows: Rows, groups: Tensor | None, context: Fit
 def _refit_experts(
     state: ModelState, training: Training, added: Rows, context: FitContext
 ) -> tuple[Training, tuple[Mixture, ...], list[int]]:
-    """Every kernel with all rows, and which experts changed; `training` has all rows, but the partitions and
-    the experts of before."""
+    """Training data and mixtures with all rows in the experts, and the numbers of the experts that changed;
+    `training` has all rows, but the earlier partitions and experts."""
     problems, likelihood = _problems(state, training.rows, training.groups, context), state.likelihood
     mixtures, partitions, solved, touched, far = [], [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
@@ -173,14 +173,14 @@ def _refit_experts(
 
 
 def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
-    """The training rows, partitions and experts: from memory, or made again from `train`."""
+    """Training rows, partitions and experts: from memory, or rebuilt from `train`."""
     if state.training is not None:
         return state.training
     rows = read_rows(train, name="train", unpack=unpack, network=state.network)
     split = state.provenance.split
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
-    if rows_fingerprint(rows, None) != state.provenance.data:  # as a fit takes them
+    if rows_fingerprint(rows, None) != state.provenance.data:  # deduplicated and thinned, as in a fit
         rows = rows.subset(distinct_rows(rows)).every(state.provenance.stride)
     if rows_fingerprint(rows, None) != state.provenance.data:
         what = "train holds other rows than the model was fitted on"
@@ -195,8 +195,8 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
 
 
 def _join_rows(rows: Rows, added: Rows) -> Rows:
-    """The old rows, then the new ones, which have the mean weight; more than memory should hold go to a file.
-    They must have one shape, and their inputs one type."""
+    """Old rows, then the new ones, which get the mean weight; stored in a file if too large for memory. Raise
+    ValueError unless both have the same shape and the same types of inputs."""
     given, wanted = ([*kinds(one.first), f"{one.targets.shape[1]} targets"] for one in (added, rows))
     if given != wanted:
         what = f"new_rows have {', '.join(given)} a row"
@@ -208,7 +208,7 @@ def _join_rows(rows: Rows, added: Rows) -> Rows:
 
 
 def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Labels of all rows; new rows are new trajectories."""
+    """Group labels of all rows; new rows form new groups."""
     if (old is None) != (new is None):
         raise ValueError("pass groups for the new rows exactly when the model was fitted with groups.")
     return None if old is None or new is None else torch.cat([old, new + int(old.max()) + 1])

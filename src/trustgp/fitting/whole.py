@@ -1,4 +1,4 @@
-"""The posterior of all rows, and hidden vectors, from the pass that gives features and outputs."""
+"""Posterior of all rows, and hidden vectors, from the same pass as features and outputs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ from ..tangents.sketch import OutputSketchMap, SketchMap
 from .divide import run_tangents
 from .prepare import Prepared
 
-MAX_ROWS = 2**14  # evenly spread, whose gradients are summed
+MAX_ROWS = 2**14  # evenly spread rows whose gradients are summed
 MAX_OUTPUTS = 16  # each needs a backward pass of its own
-MIN_BUDGET = 8  # over the size of what is optional: within a smaller budget there is none
-MAX_KEPT_BYTES = 2**27  # of gradients by output, which are kept for the rows that are left out
+MIN_BUDGET = 8  # budget over the size of an optional part; a smaller budget has no room for it
+MAX_KEPT_BYTES = 2**27  # bytes of gradients by output that are cached for left-out rows
 Reduced = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -36,7 +36,7 @@ class RowSums:
         self.tangents = output_map(ready)
         self.sample = evenly(len(rows), MAX_ROWS) if self.tangents else torch.arange(0)
         self._moments: Tensor | None = None
-        self.by_output: Tensor | None = None  # of all rows [n, C, D], where they are few
+        self.by_output: Tensor | None = None  # gradients of all rows [n, C, D], if these are few
         if self.tangents is not None and kept_bytes(ready, len(rows)):
             shape = len(rows), self.tangents.num_outputs, self.tangents.sketch.dim
             self.by_output = torch.empty(shape, dtype=ready.network.dtype, device=ready.network.device)
@@ -46,15 +46,15 @@ class RowSums:
         self._filled = torch.zeros(len(self._wanted), dtype=torch.bool)
 
     def passes(self, plain: TangentMap) -> list[tuple[TangentMap, Tensor]]:
-        """Maps, and the rows that each takes in a pass over all of them."""
+        """Maps and the indices of their rows, for one pass over all rows."""
         others = torch.ones(len(self._rows), dtype=torch.bool)
         others[self.sample] = False
         both = [(self.tangents or plain, self.sample), (plain, others.nonzero().flatten())]
         return [(tangents, index) for tangents, index in both if len(index)]
 
     def reduced(self, index: Tensor, lots: Sequence[Any]) -> Reduced:
-        """Of the features of rows: the weighted sums of phi phi^T by output [C, D, D], hidden vectors [k, h],
-        and the gradients phi themselves [k, C, D]."""
+        """Weighted sums of phi phi^T by output [C, D, D], hidden vectors [k, h] and gradients phi [k, C, D]
+        of rows `index`, from the parts `lots` of their features; None where these lack them."""
         each, hidden = ([getattr(lot, name, None) for lot in lots] for name in ("by_output", "hidden"))
         kept, vectors = ([one for one in lot if one is not None] for lot in (each, hidden))
         hidden = torch.cat(vectors) if len(vectors) == len(lots) else None
@@ -66,7 +66,7 @@ class RowSums:
         return _second_moments(each.transpose(0, 1)), hidden, by_output
 
     def add(self, index: Tensor, reduced: Reduced) -> None:
-        """Take what a pass gave for the rows `index`, ascending."""
+        """Add the result of `reduced` for rows `index`, ascending."""
         moments, hidden, by_output = reduced
         if moments is not None:
             self._moments = moments if self._moments is None else self._moments.add_(moments)
@@ -79,7 +79,7 @@ class RowSums:
             self._filled[here] = True
 
     def complete(self, context: FitContext) -> None:
-        """Make in a pass of its own what no other gave."""
+        """Compute what is still missing, in separate passes."""
         if self.tangents is not None and self._moments is None:
             made = run_tangents(self.tangents, self._rows, context, index=self.sample, also=self.reduced)
             for index, _, _, reduced in made:
@@ -101,7 +101,7 @@ class RowSums:
         squared = squared if weights is None else squared * weights[:, None].to(squared)
         noise = squared.mean(dim=0).to(moments)
         whole = kind.of(moments, noise, len(self.sample), self._network.dtype)
-        # without errors or gradients there is none
+        # without errors or gradients there is no posterior
         own = {"tangents": self.tangents, "whole": whole} if float(whole.values[-1]) > 0 else {}
         return {"hidden": hidden, **own}
 
@@ -117,7 +117,7 @@ def _second_moments(each: Tensor) -> Tensor:
 
 
 def output_map(ready: Prepared) -> OutputSketchMap | None:
-    """The map that gives the gradients of each output; None without a sketch, or with many outputs."""
+    """Map that also returns the gradients of each output; None without a sketch, or with many outputs."""
     tangents, likelihood, size = ready.maps[0][0], ready.options.likelihood, ready.options.budget.size
     if not isinstance(tangents, SketchMap) or len(ready.maps) > 1 or likelihood.whole_kind is None:
         return None
@@ -131,7 +131,7 @@ def output_map(ready: Prepared) -> OutputSketchMap | None:
 
 
 def kept_bytes(ready: Prepared, n: int) -> int:
-    """Memory of the gradients by output of n rows that a fit keeps; 0: it keeps none."""
+    """Bytes of the gradients by output of n rows that a fit caches; 0 if it caches none."""
     tangents = output_map(ready)
     if tangents is None or n > MAX_ROWS or not ready.options.likelihood.leaves_out:
         return 0
@@ -140,8 +140,8 @@ def kept_bytes(ready: Prepared, n: int) -> int:
 
 
 def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor | None) -> Tensor:
-    """log h of training rows `index` [k], each left out, on the CPU, [k, C]; 0 without the posterior. The
-    gradients of all rows may be `kept` [n, C, D]."""
+    """Log leverages log h [k, C] of training rows `index` [k], each left out, on the CPU; 0 without the
+    posterior. `kept` are cached gradients of all rows [n, C, D], if there are any."""
     if mixture.whole is None:
         return torch.zeros(len(index), len(mixture.outputs), dtype=torch.float64)
     lots = index.split(chunk_rows(mixture.tangents))
@@ -151,7 +151,7 @@ def left_out_leverage(mixture: Mixture, rows: Rows, index: Tensor, kept: Tensor 
 
 
 def extended(mixture: Mixture, rows: Rows) -> Mixture:
-    """The mixture whose posterior of all rows, and whose hidden vectors, have these rows, too."""
+    """Mixture with these rows added to its posterior of all rows and to its hidden vectors."""
     hidden, whole, every = mixture.hidden, mixture.whole, torch.arange(len(rows))
     if hidden is not None:
         hidden = hidden.extended(_hidden_at(mixture.tangents.network, rows, every), _class_labels(rows))
@@ -163,13 +163,13 @@ def extended(mixture: Mixture, rows: Rows) -> Mixture:
 
 @torch.no_grad()
 def _gradients(tangents: Any, rows: Rows, index: Tensor) -> Tensor:
-    """The sketches of each output of rows `index`, [k, C, D]."""
+    """Gradient sketches of each output for rows `index`, shape [k, C, D]."""
     return torch.cat(map_chunks(lambda part: tangents(rows.take(part)).by_output, index, len(index)))
 
 
 def _hidden_index(ready: Prepared, rows: Rows) -> tuple[Tensor, int]:
-    """A few rows of each class [k], ascending, and the numbers of a hidden vector; none where the network has
-    no head, or the budget no room."""
+    """Ascending indices of a few rows of each class [k], and the length of a hidden vector; no rows and 0 if
+    the network has no head, or the budget no room."""
     network, options = ready.network, ready.options
     if not network.head:
         return torch.arange(0), 0
@@ -185,7 +185,7 @@ def _hidden_index(ready: Prepared, rows: Rows) -> tuple[Tensor, int]:
 
 
 def _class_labels(rows: Rows) -> Tensor:
-    """The class of each row on the CPU, int64 [n]; 0 where targets are not one class number a row."""
+    """Class of each row, int64 [n] on the CPU; 0 if targets are not one class number per row."""
     targets: Any = rows.targets.cpu()
     single = targets.shape[1] == 1 and not targets.is_floating_point()
     return targets[:, 0].long() if single else torch.zeros(len(targets), dtype=torch.int64)
@@ -193,6 +193,6 @@ def _class_labels(rows: Rows) -> Tensor:
 
 @torch.no_grad()
 def _hidden_at(network: TangentNetwork, rows: Rows, index: Tensor) -> Tensor:
-    """Hidden vectors of the rows `index`, shape [k, h]."""
+    """Hidden vectors of rows `index`, shape [k, h]."""
     size = network.pass_rows(rows.first)
     return torch.cat(map_chunks(lambda part: hidden_rows(network, rows.take(part)), index, size))

@@ -21,8 +21,8 @@ from .prediction import Prediction
 
 FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
 COMMON = ("novelty", "expert", "valid", "_score", "_threshold", "_reference")  # fields; see `common_fields`
-PREFIX = "novelty."  # of the tensors of a file
-Mixes = list[tuple[Tensor, Tensor]]  # of each kernel: weights of the outputs, and those its experts serve
+PREFIX = "novelty."  # of the names of tensors in a file
+Mixes = list[tuple[Tensor, Tensor]]  # of each kernel: weights of the outputs, and the outputs it serves
 Calibrations = tuple[Any, ...]  # of a likelihood: frozen dataclasses of float64 tensors, saved with the model
 
 
@@ -65,11 +65,11 @@ class Likelihood(ABC):
         return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
 
     def output_map(self, tangents: SketchMap) -> OutputSketchMap:
-        """The sketches that the posterior of all rows takes: by default of each output."""
+        """Sketches for the posterior of all rows: by default those of each output."""
         return OutputSketchMap(tangents)
 
     def combined(self, results: Sequence[Any]) -> Any:
-        """The output of several networks, from those of each: by default their mean and total variance."""
+        """Output of several networks, from the output of each: by default their mean and total variance."""
         return total_variance(results)
 
     @abstractmethod
@@ -84,12 +84,12 @@ class Likelihood(ABC):
         return ""
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
-        """t such that f - t is the gradient of the loss in f, shape [n, C]: for ranking parameters."""
+        """Targets t [n, C] such that f - t is the gradient of the loss in f; used to rank parameters."""
         return targets
 
     @abstractmethod
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """-H^-1 R, float64, shape [n, C]."""
+        """Newton step -H^-1 R, with gradient R and curvature H of the loss, float64, shape [n, C]."""
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
         """Combinations of the outputs that the experts of a kernel learn [C, B]; None: each output."""
@@ -97,22 +97,22 @@ class Likelihood(ABC):
 
     @abstractmethod
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> Any:
-        """Held-out rows for `calibrate`; parts are joined by `cat` of their class."""
+        """Held-out rows for `calibrate`; the `cat` of their class joins several parts."""
 
     @abstractmethod
     def calibrate(
         self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False, far: Any = None
     ) -> Calibrations:
-        """Calibrations fitted to `calibration_rows`; None: the defaults. Targets are those of the training
-        rows, where available; `seen`: the network was trained on `rows`; `far` are rows of left-out
-        clusters."""
+        """Calibrations fitted to `rows` from `calibration_rows`; None: the defaults. `targets` are those of
+        the training rows, where available; `seen`: the network was trained on `rows`; `far`: rows of
+        left-out clusters."""
 
     @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
         """Calibrations fitted to held-out rows, starting from those of the training rows."""
 
     def fitted_to_left_out(self, calibrations: Any) -> bool:
-        """Whether they were fitted to left-out training rows only."""
+        """Whether the calibrations were fitted to left-out training rows only."""
         return False
 
     def calibration_warning(self, rows: Any, calibrations: Any) -> str:
@@ -120,8 +120,8 @@ class Likelihood(ABC):
         return ""
 
     def held_out_losses(self, rows: Any, calibrations: Any) -> tuple[float, float]:
-        """Mean negative log likelihood of held-out rows, by the calibrations fitted to them and by those of
-        left-out training rows; 0 where there are no such two."""
+        """Mean negative log likelihood of held-out rows, under the calibrations fitted to them and those
+        fitted to left-out training rows; zeros where a likelihood has only one kind."""
         return 0.0, 0.0
 
     def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
@@ -142,8 +142,8 @@ class Likelihood(ABC):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> Prediction:
-        """The prediction for the user, from outputs [n] or [n, C] of the network and the experts' moments,
-        valid rows (None: those with finite outputs), and scores of held-out rows."""
+        """The prediction for the user, from the network's outputs [n] or [n, C], the experts' moments, a mask
+        of valid rows (None: those with finite outputs), and scores of held-out rows."""
 
     def later(
         self,
@@ -152,17 +152,17 @@ class Likelihood(ABC):
         calibrations: Any,
         common: dict[str, Any],
     ) -> dict[str, Callable[[], Prediction]]:
-        """Fields of a prediction that are computed when they are needed, as functions; `common` are its
-        `COMMON` fields."""
+        """Functions that compute lazy fields of a prediction, by field name; `common` are its `COMMON`
+        fields."""
         return {}
 
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
-        """The calibrations from a file, each tensor checked."""
+        """Calibrations from a file, each tensor checked."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: variances underflow in half precision."""
+    """Precision of variances: at least float32, as they underflow in half precision."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -173,10 +173,10 @@ def common_fields(
     valid: Tensor | None,
     reference: ReferenceScores | None,
 ) -> dict[str, Any]:
-    """Fields of every prediction, by name; without a score, that is the novelty."""
+    """Fields of every prediction, by name; where `score` is None the novelty takes its place."""
     if valid is None:
         valid = torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1)
-    # all outputs of one kernel have one
+    # all outputs of one kernel have the same novelty
     novelty = raw.novelty[:, 0] if raw.expert.shape[1] == 1 else raw.novelty.mean(dim=1)
     return {
         "novelty": novelty.to(wide(outputs.dtype)),
@@ -213,8 +213,8 @@ class NoveltyThreshold:
 
     @classmethod
     def default(cls, scores: Tensor) -> NoveltyThreshold | None:
-        """For 1 % of false alarms; with k < 99 held-out rows their largest score, for 1 / (k + 1). None
-        without held-out rows."""
+        """Threshold for 1 % of false alarms or, with k < 99 held-out rows, their largest score, for
+        1 / (k + 1). None without held-out rows."""
         return cls.fit(scores, max(FALSE_ALARM, 1.0 / (len(scores) + 1))) if len(scores) else None
 
 
@@ -227,12 +227,12 @@ class ReferenceScores:
 
     @classmethod
     def of(cls, scores: Tensor, limit: NoveltyThreshold | None) -> ReferenceScores:
-        """Held-out scores [k], and a fitted threshold; None: the default one."""
+        """References from held-out scores [k] and a fitted threshold; None: the default threshold."""
         limit = limit or NoveltyThreshold.default(scores)
         return cls(scores.double().cpu().sort().values, None if limit is None else float(limit.threshold))
 
     def share_below(self, score: Tensor) -> Tensor:
-        """The share of these scores below each of other ones [n]; 1 for NaN."""
+        """Share of the held-out scores that lie below each score [n]; 1 for NaN."""
         if not len(self.scores):
             raise ValueError(
                 "there are no held-out rows to compare with; pass `validation=` or `groups=` to fit, or "
@@ -243,7 +243,7 @@ class ReferenceScores:
 
 
 def novelty_tensors(scores: Tensor, limit: NoveltyThreshold | None) -> dict[str, Tensor]:
-    """Tensors of a file."""
+    """Held-out scores and the fitted threshold, by tensor name in a file."""
     table = {f"{PREFIX}scores": scores} if len(scores) else {}
     if limit is not None:
         table |= {f"{PREFIX}threshold": limit.threshold, f"{PREFIX}false_alarm": limit.false_alarm}

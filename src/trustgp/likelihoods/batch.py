@@ -19,7 +19,7 @@ ALLOWED = (
 
 
 class Batch:
-    """A frozen dataclass of tensors whose first dimension are rows; `p[3]` is the same as `p[3:4]`."""
+    """Base of frozen dataclasses of tensors with rows as first dimension; `p[3]` is the same as `p[3:4]`."""
 
     ARRAYS: ClassVar[tuple[str, ...]]  # names of the arrays of `numpy`
     FLOAT64: ClassVar[tuple[str, ...]] = ()  # fields that stay in float64
@@ -40,11 +40,11 @@ class Batch:
         return self._changed(picked)
 
     def __iter__(self) -> Iterator[Self]:
-        """Row by row, each a batch of one."""
+        """Iterate over the rows, each a batch of one."""
         return (self[place] for place in range(len(self)))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
-        """The same on another device, in another precision, or both; also `to(dtype)`.
+        """The batch on another device, in another precision, or both; also `to(dtype)`.
 
         Only the mean is converted to half precision: variances would underflow.
         """
@@ -61,17 +61,17 @@ class Batch:
         return self._changed(change)
 
     def cpu(self) -> Self:
-        """The same on the CPU."""
+        """The batch on the CPU."""
         return self.to("cpu")
 
     def numpy(self) -> dict[str, np.ndarray]:
-        """Arrays by name, copied; without fields that are None."""
+        """Copies of the arrays, by name, without fields that are None."""
         values = {name: value.detach() for name in self.ARRAYS if (value := getattr(self, name)) is not None}
         wide = {k: v.float() if v.dtype == torch.bfloat16 else v for k, v in values.items()}  # as NumPy has
         return {name: value.cpu().numpy().copy() for name, value in wide.items()}
 
     def __dir__(self) -> list[str]:
-        """What a user may ask for: without the constants of the class."""
+        """Names of the attributes, without the constants of the class."""
         return [name for name in super().__dir__() if not name.isupper()]
 
     def __repr__(self) -> str:
@@ -87,25 +87,25 @@ class Batch:
 
     @property
     def _title(self) -> str:
-        """Kind and size, in a line."""
+        """One line with the kind and size of the batch."""
         raise NotImplementedError
 
     def _lines(self) -> list[list[str]]:
-        """A header, and every row, as texts."""
+        """The header and all rows, each a list of cell texts."""
         raise NotImplementedError
 
     def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Self:
-        """The same with `change(name, tensor)` applied to every tensor, also to lazy ones."""
+        """A copy with `change(name, tensor)` applied to every tensor, also to lazy ones."""
         return replace(self, **{f.name: self._one(f.name, change) for f in fields(self)})  # pyright: ignore
 
     def _one(self, name: str, change: Callable[[str, Tensor], Tensor]) -> Any:
-        """One field, changed."""
+        """Value of one field after `change`."""
         value = getattr(self, name)
         return change(name, value) if isinstance(value, Tensor) else value
 
 
 def row_index(index: Any, n: int) -> slice | Tensor:
-    """A slice of n rows, or positions [k], int64."""
+    """Rows that the index selects from n rows: a slice, or positions [k], int64."""
     if isinstance(index, slice):
         positions = range(n)[index]
         return index if positions.step > 0 else torch.tensor(positions, dtype=torch.int64)
@@ -129,12 +129,12 @@ def row_index(index: Any, n: int) -> slice | Tensor:
 
 
 def columns(values: Tensor) -> Tensor:
-    """[n] or [n, C] as [n, C], also without rows."""
+    """Values [n] or [n, C] as a matrix [n, C], also for n = 0."""
     return values if values.ndim == 2 else values[:, None]
 
 
 def above(score: Tensor, threshold: float | None) -> Tensor:
-    """Which scores are novel, bool; NaN is."""
+    """Whether each score lies above the threshold, bool; NaN counts as above."""
     if threshold is None:
         raise ValueError(
             "no novelty threshold is available without held-out rows; call model.threshold(rows) with "
@@ -144,7 +144,7 @@ def above(score: Tensor, threshold: float | None) -> Tensor:
 
 
 def ranks_of(prediction: Any) -> tuple[str, list[str]]:
-    """A title, and for each row its rank among held-out rows and whether it is novel; or its novelty."""
+    """Column title and text of each row: its novelty rank and whether it is novel, or only its novelty."""
     if prediction._reference is None:
         return "novelty", [f"{value:.3f}" for value in prediction.novelty.tolist()]
     novel = [False] * len(prediction) if prediction._threshold is None else prediction.is_novel.tolist()

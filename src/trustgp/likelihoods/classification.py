@@ -2,8 +2,8 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 
 The experts learn one combination u of the logits (see `output_combination`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
-same for all logits of a row. The posterior of all rows has the covariance of the leading logits, from each
-class's own gradient: probabilities are a mean over it. The novelty score pools v, its share of the prior
+same for all logits of a row. The posterior of all rows gives the covariance of the leading logits, from each
+class's own gradient: probabilities average over it. The novelty score pools v, its share of the prior
 variance, the distance to training rows in the last hidden layer, and the entropy (see `math.cross_entropy`).
 """
 
@@ -28,8 +28,8 @@ from .prediction import ClassPrediction
 Learnt = tuple[Temperature, UsualNovelty]
 MAX_TOP = 16
 WEIGHT = 2.0  # of a combination's variance in T^2, over that of the noise: more helps out of distribution
-MAX_TEMPERATURE = 10.0  # of logits; more, or less than its inverse, is that of another scale
-SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of probabilities; rows that a warning about a single output needs
+MAX_TEMPERATURE = 10.0  # beyond it, or below its inverse, the logits are on another scale
+SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of a sum of probabilities; fewest rows for a warning
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Classification(LogitLikelihood):
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
-        """Whether the outputs are probabilities; their logarithms are logits."""
+        """Warning where the outputs look like probabilities, whose logarithms are logits; empty: none."""
         inside = bool(((outputs >= 0) & (outputs <= 1)).all())
         if outputs.shape[1] > 1:
             sums = float((outputs.double().sum(dim=1) - 1.0).abs().max()) < SUM_TOLERANCE
@@ -109,12 +109,12 @@ class Classification(LogitLikelihood):
         return probability_warning("Classification", signs, "softmax or sigmoid", repair) if wrong else ""
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
-        """z - R, so that the gradient of half the squared error is that of the cross entropy."""
+        """Targets z - R, for which half the squared error has the gradient of the cross entropy."""
         logits = outputs()
         return logits.double() - cross_entropy.loss_gradient(logits, _labels(targets, logits))
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.cross_entropy`."""
+        """Newton step -(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.cross_entropy`."""
         return cross_entropy.newton_step(outputs, _labels(targets, outputs))
 
     def calibration_rows(
@@ -134,22 +134,22 @@ class Classification(LogitLikelihood):
         return cross_entropy.fit_temperature(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
     def expert_variance(self, raw: LatentPrediction) -> Tensor:
-        """u of the temperature, the mean over the logits [n], infinite for invalid rows."""
+        """Variance u in the temperature, the mean over the logits [n]; infinite for invalid rows."""
         return raw.epistemic.mean(dim=1)
 
     def latent_variances(self, raw: LatentPrediction) -> Tensor:
-        """v and u of the temperature [n, 2]: of the posterior of all rows (or 0), and of the experts."""
+        """Variances v and u of the temperature, [n, 2]: of the posterior of all rows (or 0), of experts."""
         own = self.expert_variance(raw)
         whole = torch.zeros_like(own) if raw.covariance is None else WEIGHT * raw.log_leverage[:, 0].exp()
         return torch.stack([whole, own], dim=1)
 
     def tempered(self, raw: LatentPrediction, temperature: Temperature) -> dict[str, Any]:
-        """T, and the covariance of the leading logits."""
+        """Temperature T of each row, and the covariance of the leading logits, by field name."""
         covariance = None if raw.covariance is None else temperature.covariance(raw.covariance)
         return {"temperature": temperature(self.latent_variances(raw)), "covariance": covariance}
 
     def calibration_warning(self, rows: ClassCalibrationRows, calibrations: Learnt) -> str:
-        """Whether another scale of the logits would be far likelier."""
+        """Warning where another scale of the logits would be far likelier; empty: none."""
         temperature = cross_entropy.likeliest_scale(rows)
         if len(rows) < MIN_COMPARED or 1.0 / MAX_TEMPERATURE < temperature < MAX_TEMPERATURE:
             return ""

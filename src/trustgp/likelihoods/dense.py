@@ -19,13 +19,13 @@ ABSENT: dict[str, float] = dict.fromkeys(("variance", "std", "epistemic", "covar
 class DensePrediction(Batch):
     """A prediction for each position, in the shape of the network's output.
 
-    It has the tensors of `Prediction`, or of `ClassPrediction`: those with one number for each output have
-    the shape of the output ([n, C, H, W], [n, T, C]; `probabilities` [n, K, H, W]), all others one number for
-    each position ([n, H, W]; `classes`, `novelty`, `score`, `valid`). Outputs that were flattened, since the
-    last layer knows no positions, have one `novelty`, `score` and `valid` a row, [n]. `score_of_inputs` has
+    It has the tensors of `Prediction`, or of `ClassPrediction`: those with one number per output have
+    the shape of the output ([n, C, H, W], [n, T, C]; `probabilities` [n, K, H, W]), all others one number per
+    position ([n, H, W]; `classes`, `novelty`, `score`, `valid`). Outputs that were flattened, because
+    the last layer has no positions, have one `novelty`, `score` and `valid` a row, [n]. `score_of_inputs` has
     one number a row.
 
-    Where batches have different lengths they are padded: `valid` is False there, the variance infinite.
+    Batches of different lengths are padded: in the padding `valid` is False and the variance infinite.
 
     Examples:
         >>> strange = dense.predict(images).score_of_inputs.argmax()
@@ -47,7 +47,7 @@ class DensePrediction(Batch):
         return self._shaped(value, ABSENT.get(name, 0)) if isinstance(value, Tensor) else value
 
     def _shaped(self, values: Tensor, absent: float = 0) -> Tensor:
-        """Of each row [N] or [N, C] in the shape of the outputs."""
+        """Values of each row [N] or [N, C], in the shape of the outputs; `absent` where there is no row."""
         whole = values.ndim > 0 and len(values) == len(self.rows)
         values = values if whole else values.expand_as(self.rows.mean)
         placed = values[self.index.clamp_min(0)]
@@ -58,19 +58,19 @@ class DensePrediction(Batch):
 
     @property
     def score_of_inputs(self) -> Tensor:
-        """The mean novelty score over the valid positions of an input, float64 [n]; infinite without any."""
+        """Mean novelty score over the valid positions of each input, float64 [n]; infinite without any."""
         score, valid = (value.reshape(len(self), -1) for value in (self.score, self.valid))
         mean = torch.where(valid, score, 0.0).sum(dim=1) / valid.sum(dim=1)
         return torch.where(valid.any(dim=1), mean, torch.inf)
 
     @property
     def distribution(self) -> Any:
-        """That of all positions is in `rows`."""
+        """Unavailable attribute: `rows.distribution` has the distributions of all positions."""
         raise AttributeError("positions have one distribution each: use p.rows.distribution.")
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        """Log probability of targets as for `fit`, of each class number, or each output, in nats; 0 where a
-        target is ignored (-100 or 255, NaN) or there is no position."""
+        """Log probability of each class number or output, in nats, for targets in the form that `fit` takes;
+        0 where a target is ignored (-100 or 255, NaN) or there is no position."""
         return self._scored(targets, self.rows.log_prob)
 
     def crps(self, targets: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class DensePrediction(Batch):
     def interval(
         self, level: float | Sequence[float] = 0.95, *, alpha: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, in the shape of the outputs; of several levels [k, ...]."""
+        """Lower and upper ends, in the shape of the outputs; [k, ...] for several levels."""
         lower, upper = (self._stacked(end) for end in self.rows.interval(level, alpha=alpha))
         return lower, upper
 
@@ -101,7 +101,7 @@ class DensePrediction(Batch):
         return self._shaped(self.rows.quantile(q))
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k draws of each output or class, [k, ...]; positions are drawn independently."""
+        """Draw k samples of each output or class, [k, ...]; positions are drawn independently."""
         return torch.stack([self._shaped(draw) for draw in self.rows.sample(k, generator)])
 
     def _stacked(self, values: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class DensePrediction(Batch):
         return replace(self, rows=self.rows[needed], index=fresh)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
-        """The same on another device, in another precision, or both; see `Prediction.to`."""
+        """The prediction on another device, in another precision, or both; see `Prediction.to`."""
         rows = self.rows.to(device, dtype)
         return replace(self, rows=rows, index=self.index.to(rows.valid.device))
 
@@ -129,7 +129,7 @@ class DensePrediction(Batch):
 
     @staticmethod
     def cat(parts: Sequence["DensePrediction"]) -> "DensePrediction":
-        """One after another; positions are padded to the most of each dimension."""
+        """Concatenate predictions; positions are padded to the largest size of each dimension."""
         most = [max(sizes) for sizes in zip(*(part.index.shape[1:] for part in parts), strict=True)]
         before, index_of = 0, []
         for part in parts:

@@ -14,7 +14,7 @@ from .batch import Batch, above
 
 @dataclass(frozen=True, repr=False)
 class Detections(Batch):
-    """The detections of one picture, the most confident first; a batch, as a `Prediction` of rows.
+    """The detections of one picture, the most confident first; a batch, like a `Prediction`.
 
     Examples:
         >>> first = detections.predict(pictures)[0]
@@ -23,27 +23,27 @@ class Detections(Batch):
 
     ARRAYS: ClassVar[tuple[str, ...]] = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
 
-    boxes: Tensor  # left, top, right, bottom in pixels, the detector's own, [k, 4]
-    std: Tensor  # of each edge, in pixels, [k, 4]
+    boxes: Tensor  # the detector's left, top, right, bottom in pixels, [k, 4]
+    std: Tensor  # standard deviation of each edge, in pixels, [k, 4]
     labels: Tensor  # the detector's classes, int64, [k]
     confidence: Tensor  # the detector's own probability of that class, [k]
-    probabilities: Tensor  # of all classes and, last, of no object, with the error bar, [k, C + 1]
+    probabilities: Tensor  # of the classes and, last, of no object, with the error bar, [k, C + 1]
     # Distance of the features from those in training, in [0, 1): u / (1 + u), [k], where the posterior
     # variance u is 1 on average over familiar data.
     novelty: Tensor
     # False where the picture, or the detector's output, is not finite: there are no detections.
     valid: bool = True
-    threshold: float | None = None  # the model's, of the novelty; None: it has none
-    picture_novelty: float = 0.0  # the same of the whole picture, also without detections
+    threshold: float | None = None  # the model's threshold of the novelty; None: it has none
+    picture_novelty: float = 0.0  # novelty of the whole picture, also without detections
     df: float = math.inf  # degrees of freedom of the edges' errors; infinite: they are normal
-    picture_threshold: float | None = None  # the model's, of the picture's novelty; None: it has none
+    picture_threshold: float | None = None  # threshold of the picture's novelty; None: there is none
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def entropy(self) -> Tensor:
-        """Of the probabilities, in nats, [k]."""
+        """Entropy of the probabilities, in nats, [k]."""
         return torch.special.entr(self.probabilities).sum(dim=1)
 
     @property
@@ -60,26 +60,26 @@ class Detections(Batch):
 
     @property
     def over_threshold(self) -> float:
-        """The largest novelty over its threshold, of the detections and of the picture; where there is no
-        threshold, the largest novelty itself."""
+        """Largest ratio of novelty to threshold among the detections and the picture; a novelty without a
+        threshold counts as it is."""
         pairs = [(float(new), self.threshold) for new in self.novelty.tolist()]
         pairs.append((self.picture_novelty, self.picture_threshold))
         return max(new / limit if limit else new for new, limit in pairs)
 
     @property
     def distribution(self) -> Normal | StudentT:
-        """Of each edge, in pixels, [k, 4]."""
+        """Distribution of each edge, in pixels, [k, 4]."""
         if math.isinf(self.df):
             return Normal(self.boxes, self.std, validate_args=False)
         return StudentT(self.df, self.boxes, self.std * self._narrow, validate_args=False)
 
     @property
     def _narrow(self) -> float:
-        """The scale of the edges' errors over their standard deviation."""
+        """Ratio of the scale of the edges' errors to their standard deviation."""
         return 1.0 if math.isinf(self.df) else math.sqrt((self.df - 2.0) / self.df)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of each edge, in pixels, [k, 4] each; `level` is the probability between."""
+        """Lower and upper ends of each edge's interval with probability `level`, in pixels, [k, 4] each."""
         from scipy.special import ndtri, stdtrit  # half a second to import
 
         check_share("level", level, 0.95)
@@ -90,11 +90,11 @@ class Detections(Batch):
 
     @property
     def summary(self) -> dict[str, float]:
-        """Of the picture: its own novelty, the number of detections, and their largest novelty, entropy and
-        deviation; 0 without any.
+        """Summary of the picture: its own novelty ("picture"), the number of detections, and their largest
+        novelty, entropy and standard deviation; 0 without detections.
 
-        Of a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
-        also "novel", the number of novel ones.
+        In a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
+        also "novel", the number of novel detections.
         """
         novelty, entropy, std = (0.0, 0.0, 0.0) if self.valid else (1.0, 0.0, math.inf)
         if len(self):

@@ -1,4 +1,4 @@
-"""What classes and labels share: outputs are logits, with temperatures and pooled measures of novelty."""
+"""Base of the likelihoods of classes and labels: logits, temperatures and pooled novelty measures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NAMED = 8  # classes or labels in a text
 
 
 class LogitLikelihood(Likelihood):
-    """Calibrations are temperatures, and a `UsualNovelty`."""
+    """Base of likelihoods with logits; their calibrations are a temperature and a `UsualNovelty`."""
 
     default_outputs: ClassVar[str] = "pseudo"
     uses_witness: ClassVar[bool] = False
@@ -30,23 +30,23 @@ class LogitLikelihood(Likelihood):
     uses_stated: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = True
     titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
-    kind: ClassVar[Any]  # of prediction
+    kind: ClassVar[Any]  # class of the predictions
 
     def combined(self, results: Sequence[Any]) -> Any:
         """Logits of the mean probabilities of several networks."""
-        usable = isinstance(results[0], Tensor)  # variances are refused as of one network
+        usable = isinstance(results[0], Tensor)  # stated variances are refused later, as for one network
         return self.mean_logits(torch.stack(list(results))) if usable else results[0]
 
     def mean_logits(self, logits: Tensor) -> Tensor:
-        """Those of the mean probabilities of M networks, from theirs [M, n] or [M, n, C]."""
+        """Logits of the mean probabilities of M networks, from their logits [M, n] or [M, n, C]."""
         return cross_entropy.mean_logits(logits)
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
-        """The one combination of the logits that the experts of a kernel with the mix W [K, C] learn, [C, 1].
+        """The combination [C, 1] of the logits that the experts of a kernel with the mix W [K, C] learn.
 
-        A kernel of one combination ("pseudo", "separate") learns just that. The one of all outputs ("shared")
-        has one scale for all, which random signs s find: the mean square of s W z is on average that of W z,
-        whose kernel it is.
+        A kernel of one combination ("pseudo", "separate") learns that combination. The kernel of all outputs
+        ("shared") has one scale for all, so it learns s W z with random signs s: its mean square is on
+        average that of W z.
         """
         if len(mix) == 1:
             return mix.T.clone()
@@ -69,7 +69,7 @@ class LogitLikelihood(Likelihood):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> Any:
-        """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
+        """Prediction for logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
         measures = self.measures(raw, outputs)
         calibrations = moved(calibrations, lambda tensor: tensor.to(measures.device))
         spread = raw.epistemic.to(wide(outputs.dtype))
@@ -86,16 +86,16 @@ class LogitLikelihood(Likelihood):
         )
 
     def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
-        """The latent variance and its share of the prior variance, means over the logits where they have
-        kernels of their own, and logarithms of hidden vectors' distance (0 without) and of the entropy,
-        [n, 4]."""
+        """Novelty measures [n, 4]: the latent variance and its share of the prior variance, each a mean over
+        the logits where they have kernels of their own; the logarithm of the distance of hidden vectors (0
+        without them); and the logarithm of the entropy."""
         log_entropy = self.log_entropy(outputs.reshape(outputs.shape[0], -1))
         nearest = torch.zeros_like(log_entropy) if raw.nearest is None else raw.nearest[:, 0]
         own = raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)
         return torch.stack([*own, nearest, log_entropy], dim=1)
 
     def log_entropy(self, logits: Tensor) -> Tensor:
-        """Of softened probabilities, from logits [n, C], float64 [n]."""
+        """Logarithm of the entropy of softened probabilities, from logits [n, C], float64 [n]."""
         return cross_entropy.log_entropy(logits)
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Any:
@@ -109,7 +109,7 @@ class LogitLikelihood(Likelihood):
 
     @abstractmethod
     def read_temperature(self, reader: Reader, prefix: str, shape: Shape) -> Any:
-        """From a file, each tensor checked."""
+        """Temperature from a file, each tensor checked."""
 
     @abstractmethod
     def tempered(self, raw: LatentPrediction, temperature: Any) -> dict[str, Any]:
@@ -117,12 +117,12 @@ class LogitLikelihood(Likelihood):
 
 
 def named(numbers: Sequence[int]) -> str:
-    """The first class or label numbers, as a text."""
+    """Text that lists the first class or label numbers."""
     return ", ".join(map(str, numbers[:MAX_NAMED])) + (", ..." if len(numbers) > MAX_NAMED else "")
 
 
 def probability_warning(likelihood: str, signs: str, layer: str, repair: str) -> str:
-    """That a network's outputs look like probabilities."""
+    """Warning that a network's outputs look like probabilities."""
     return (
         f"the network's outputs look like probabilities: they {signs}. {likelihood}() needs logits, from "
         f"before the {layer}; leave that layer out, or pass select=lambda p: {repair}."

@@ -5,8 +5,8 @@ each, and share one prior. Their posterior variance v is the latent variance of 
 
 .. math:: p_c = \mathrm{sigmoid}(z_c / T_c), \qquad T_c = \sqrt{b_c + \lambda v} ,
 
-with lambda shared by all labels, and b_c pulled to a common one where held-out rows are few. z = 0 stays
-where it is, so the labels with p > 1/2 are the network's. Temperatures of each label alone are lambda = 0.
+with lambda shared by all labels, and b_c pulled to a common one where held-out rows are few. No
+temperature moves z = 0, so the labels with p > 1/2 are the network's. With lambda = 0 each label has one T.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .logits import LogitLikelihood, named, probability_warning
 from .prediction import Prediction
 
 LABEL_STD = 0.5  # standard deviation of the prior of log b_c about the common one
-MIN_COMPARED = 20  # rows that a warning about the outputs needs
-# Of the fit of temperatures: logits of evenly spread rows, rows that are used in any case, and steps.
+MIN_COMPARED = 20  # fewest rows for a warning about the outputs
+# Fit of temperatures: most logits of evenly spread rows, rows that are used in any case, and most steps.
 MAX_LOGITS, MIN_FIT_ROWS, MAX_STEPS = 2**20, 500, 50
 
 
@@ -45,7 +45,7 @@ MAX_LOGITS, MIN_FIT_ROWS, MAX_STEPS = 2**20, 500, 50
 class LabelPrediction(Prediction):
     """Logits, the probability of each label, and the latent variance of the logits.
 
-    `mean` is the network's logits, to the bit, shape [n, C], or [n] of one label. `epistemic`, which is also
+    `mean` is the network's logits, to the bit, shape [n, C], or [n] for one label. `epistemic`, which is also
     `variance`, is their latent variance. `aleatoric` and `excess` are 0: noise is part of the probabilities.
 
     Examples:
@@ -68,12 +68,12 @@ class LabelPrediction(Prediction):
 
     @property
     def probabilities(self) -> Tensor:
-        """Of each label, sigmoid(z / T), shape [n, C]; 1/2 in rows that are not `valid`."""
+        """Probability of each label, sigmoid(z / T), shape [n, C]; 1/2 in rows that are not `valid`."""
         return self.tempered_logits.sigmoid()
 
     @property
     def tempered_logits(self) -> Tensor:
-        """z / T, shape [n, C]; 0 in rows that are not `valid`."""
+        """Logits over temperatures, z / T, shape [n, C]; 0 in rows that are not `valid`."""
         logits, valid = as_matrix(self.mean.to(wide(self.mean.dtype))), self.valid[:, None]
         return torch.where(valid, logits, 0.0) * torch.where(valid, 1.0 / self.temperature, 0.0).to(logits)
 
@@ -84,7 +84,7 @@ class LabelPrediction(Prediction):
 
     @property
     def entropy(self) -> Tensor:
-        """Of all labels together, in nats, shape [n], float64."""
+        """Entropy of all labels together, in nats, shape [n], float64."""
         p = self.probabilities.double()
         return (torch.special.entr(p) + torch.special.entr(1.0 - p)).sum(dim=1)
 
@@ -94,7 +94,7 @@ class LabelPrediction(Prediction):
 
     @property
     def distribution(self) -> Bernoulli:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of each label, with `probabilities`, in float64."""
+        """Distribution of each label, with `probabilities`, in float64."""
         return Bernoulli(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
 
     def log_prob(self, targets: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class LabelPrediction(Prediction):
         return self.distribution.log_prob(as_matrix(targets).to(self.mean.device, torch.float64))
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k draws of the labels, bool [k, n, C]."""
+        """Draw k samples of the labels, bool [k, n, C]."""
         p = self.probabilities
         return torch.bernoulli(p.expand(k, *p.shape), generator=generator).bool()
 
@@ -129,35 +129,35 @@ class LabelRows(HeldOutRows):
 
     logits: Tensor  # z [n, C]
     targets: Tensor  # 0 or 1 [n, C]
-    variances: Tensor  # of the logits [n, C], or of all [n, 1], float64
+    variances: Tensor  # of the logits [n, C], or one for all logits [n, 1], float64
     measures: Tensor  # of novelty [n, 4], float64
 
 
 @dataclass(frozen=True)
 class LabelTemperature:
-    """Temperatures from latent variances."""
+    """Temperatures as a function of latent variances."""
 
     base: Tensor  # b of each label [C]
     slope: Tensor  # lambda, a scalar
 
     @classmethod
     def default(cls, labels: int) -> LabelTemperature:
-        """b = 1, lambda = pi / 8."""
+        """Default temperatures: b = 1, lambda = pi / 8."""
         one = torch.ones(labels, dtype=torch.float64)
         return cls(one, SLOPE * one[0])
 
     def __call__(self, variances: Tensor) -> Tensor:
-        """T of rows of variance v [n, C] or [n, 1], float64 [n, C], infinite where v is."""
+        """Temperatures T [n, C] from variances v [n, C] or [n, 1], float64; infinite where v is."""
         return (self.base + self.slope * variances).sqrt()
 
     @classmethod
     def fit(cls, rows: LabelRows, *, seen: bool) -> LabelTemperature:
-        """By maximum a posteriori, never less likely than the start: b = 1, or, on rows of the network's
-        training set, `seen`, where its overconfidence does not show, `overfit_base`, which stays."""
+        """Maximum a posteriori fit, never less likely than its start: b = 1, or, on rows that the network was
+        trained on (`seen`), which do not show its overconfidence, `overfit_base`, which is not refitted."""
         labels = rows.logits.shape[1]
         rows = rows.subset(evenly(len(rows), max(MIN_FIT_ROWS, MAX_LOGITS // labels)))
         spread = torch.full((labels + 2,), LABEL_STD, dtype=torch.float64)
-        spread[:2] = torch.tensor([cross_entropy.SLOPE_STD, LABEL_STD])  # of lambda and all b
+        spread[:2] = torch.tensor([cross_entropy.SLOPE_STD, LABEL_STD])  # for lambda and the common b
         free = torch.full_like(spread, 0.0 if seen else 1.0)
         free[0] = 1.0
 
@@ -196,7 +196,7 @@ class MultiLabel(LogitLikelihood):
     kind: ClassVar[Any] = LabelPrediction
 
     def mean_logits(self, logits: Tensor) -> Tensor:
-        """Those of the mean probability of each label."""
+        """Logits of the mean probability of each label over several networks."""
         return cross_entropy.mean_logits(logits.flatten(1)).reshape(logits.shape[1:])
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
@@ -228,14 +228,14 @@ class MultiLabel(LogitLikelihood):
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
-        """Whether the outputs are probabilities: logits between 0 and 1 would predict every label."""
+        """Warning where outputs look like probabilities: logits in [0, 1] would predict every label."""
         inside = bool(((outputs >= 0) & (outputs <= 1)).all()) and bool((targets == 0).any())
         if not inside or len(outputs) < MIN_COMPARED:
             return ""
         return probability_warning("MultiLabel", "all lie between 0 and 1", "sigmoid", "p.logit(eps=1e-6)")
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
-        """z - R, so that the gradient of half the squared error is that of the cross entropy."""
+        """Targets z - R, for which half the squared error has the gradient of the cross entropy."""
         logits = outputs().double()
         return logits - (logits.sigmoid() - targets.to(logits))
 
@@ -249,18 +249,18 @@ class MultiLabel(LogitLikelihood):
         return LabelRows(outputs, targets, raw.epistemic, self.measures(raw, outputs))
 
     def calibrate(self, rows: Any, shape: Shape, targets: Any, *, seen: bool = False, **_: Any) -> Learnt:
-        """The temperatures and the usual novelty; the training targets are not used."""
+        """Fit the temperatures and the usual novelty; the training targets are not used."""
         if rows is None:
             return LabelTemperature.default(shape.outputs), UsualNovelty.default()
         return LabelTemperature.fit(rows, seen=seen), UsualNovelty.fit(rows.measures)
 
     def log_entropy(self, logits: Tensor) -> Tensor:
-        """That of all labels together."""
+        """Logarithm of the softened entropy of all labels together, float64 [n]."""
         each = cross_entropy.log_entropy(logits.reshape(-1, 1)).exp()
         return each.reshape(logits.shape).sum(dim=1).log()
 
     def tempered(self, raw: LatentPrediction, temperature: LabelTemperature) -> dict[str, Any]:
-        """T of each label."""
+        """Temperature T of each row and label, by field name."""
         return {"temperature": temperature(raw.epistemic)}
 
     def read_temperature(self, reader: Reader, prefix: str, shape: Shape) -> LabelTemperature:

@@ -26,11 +26,11 @@ class PaperRegression(Regression):
     whole_kind: ClassVar[type[WholePosterior] | None] = None
 
     def _score(self, measures: Tensor, exponent: Tensor) -> Tensor:
-        """The share of the prior variance, shape [n]."""
+        """Share of the prior variance, shape [n]."""
         return measures[:, 0].exp()
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
-        """The evidence alone, about the network's output and the posterior mean; rows are not used."""
+        """Calibrations of the evidence alone, about the output and the posterior mean; rows are not used."""
         outliers = None if targets is None else OutlierPrior.of(targets)
         own = plain_calibration(Calibration.default(shape.outputs, shift=0.0, outliers=outliers))
         corrected = replace(own, shift=torch.ones_like(own.shift))
@@ -55,19 +55,19 @@ class PaperClassification(Classification):
     whole_kind: ClassVar[type[WholePosterior] | None] = None
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Learnt:
-        """T_0 = 1 and MacKay's pi / 8; rows are not used."""
+        """Temperature with T_0 = 1 and MacKay's pi / 8, and the default novelty; rows are not used."""
         return Temperature.default(), UsualNovelty.default()
 
     def expert_variance(self, raw: LatentPrediction) -> Tensor:
-        """With the noise."""
+        """Variance of the experts, including the noise, the mean over the logits [n]."""
         return (raw.epistemic + raw.noise).mean(dim=1)
 
     def measures(self, raw: LatentPrediction, outputs: Tensor) -> Tensor:
-        """The variance of the logits, the noise inside, and the share of the prior; means over the logits."""
+        """Variance of logits with the noise, and share of the prior variance, [n, 2]; means over logits."""
         return torch.stack([self.expert_variance(raw), raw.novelty.mean(dim=1)], dim=1)
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """The variance alone, shape [n]."""
+        """Variance of the logits, which is the score here, shape [n]."""
         return measures[:, 0]
 
     def prediction(self, outputs: Tensor, raw: LatentPrediction, *given: Any, **more: Any) -> ClassPrediction:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _shares(name: str, value: float | Tensor) -> float | Tensor:
-    """The values; raises unless all lie strictly between 0 and 1."""
+    """Return the values; raise unless all lie strictly between 0 and 1."""
     for end in (value.min(), value.max()) if isinstance(value, Tensor) else (value,):
         check_share(name, float(end), 0.95)
     return value
@@ -55,7 +55,7 @@ class Prediction(Batch):
     FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "_outputs", "temperature")
     EXPANDABLE: ClassVar[tuple[str, ...]] = ("rare", "df", "fallback_weight", "fallback_location")
     RECORDED: ClassVar[tuple[str, ...]] = ("variance_without_fallback",)  # cached, and recorded on a GPU
-    EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file beside those of every model
+    EXPORTED: ClassVar[tuple[str, ...]] = ()  # outputs of an exported file, besides those of every model
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
     epistemic: Tensor  # variance from lack of data: it grows away from the training rows
@@ -64,10 +64,10 @@ class Prediction(Batch):
     novelty: Tensor  # epistemic over prior variance, in [0, 1], [n]: 0 on the training rows, 1 far away
     expert: Tensor  # index of the expert, shape [n], or [n, C] with separate outputs
     valid: Tensor  # False where inputs, outputs or the variance are not finite (it is infinite then), [n]
-    rare: Tensor | None = None  # second moment of outliers; None: there are none
+    rare: Tensor | None = None  # second moment from outliers; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
     outlier_share: float = 0.0
-    fallback_weight: Tensor | None = None  # of the distribution of the training targets; None: it has none
+    fallback_weight: Tensor | None = None  # of the training targets' distribution; None: it is not mixed in
     fallback_location: Tensor | None = None  # the centre of that distribution
     _outputs: Tensor | None = None  # covariance of the outputs in the posterior of all rows [n, C, C]
     _score: Tensor | None = None
@@ -81,8 +81,8 @@ class Prediction(Batch):
 
     @property
     def variance(self) -> Tensor:
-        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare, mixed far from the
-        data with that of the training targets."""
+        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare; far from the
+        data it is mixed with the second moment of the training targets."""
         usual, weight = self.variance_without_fallback, self.fallback_weight
         if weight is None or self.fallback_location is None:
             return usual
@@ -91,7 +91,7 @@ class Prediction(Batch):
 
     @cached_property
     def variance_without_fallback(self) -> Tensor:
-        """epistemic + aleatoric + excess + rare."""
+        """Sum of epistemic + aleatoric + excess + rare."""
         usual = self.epistemic + self.aleatoric + self.excess
         return usual if self.rare is None else usual + self.rare
 
@@ -112,7 +112,7 @@ class Prediction(Batch):
 
         :math:`\sqrt{e_c e_d} \, \rho_{cd}` off the diagonal: e is `epistemic`, and rho the correlation of the
         outputs in the posterior of all rows. Noise is independent. Without that posterior (exact experts,
-        outputs of kernels of their own, more than 16 outputs) rho is 0.
+        outputs with kernels of their own, more than 16 outputs) rho is 0.
         """
         variance, deviation = (columns(v) for v in (self.variance, self.epistemic.sqrt()))
         if self._outputs is None:
@@ -125,17 +125,17 @@ class Prediction(Batch):
 
     @property
     def corrected(self) -> Prediction:
-        """The distribution about the corrected mean: network output plus residual mean."""
+        """The prediction about the corrected mean: network output plus residual mean."""
         return self._made("_corrected")
 
     @property
     def plain(self) -> Prediction:
-        """The paper's variance: evidence only, no leave-out scale, no excess."""
+        """The prediction with the paper's variance: evidence only, no leave-out scale, no excess."""
         return self._made("_plain")
 
     @cpu_default()
     def _made(self, name: str) -> Prediction:
-        """A lazy prediction, computed once; itself where there is none."""
+        """The lazy prediction of this name, computed once; this prediction itself where there is none."""
         value: Any = getattr(self, name)
         if callable(value):
             value = cast(Any, value)()
@@ -158,10 +158,10 @@ class Prediction(Batch):
     def score(self) -> Tensor:
         """The novelty score, higher for out-of-distribution rows, shape [n].
 
-        Minus the logarithm of the share of held-out rows that are more novel, the mean over some measures:
-        in regression the novelty of the witness and the distance to the nearest rows, or, without a witness,
-        share of the prior and variance; in classification the latent variance of the logits or its share of
-        the prior, the distance of hidden vectors to kept training rows, and the entropy.
+        Minus the logarithm of the share of held-out rows that are more novel, averaged over some measures. In
+        regression: novelty of the witness and distance to the nearest rows, or, without a witness, share of
+        the prior variance, and variance. In classification: latent variance of the logits or its share of the
+        prior variance, distance of hidden vectors to stored training rows, and entropy.
         """
         return self.novelty if self._score is None else self._score
 
@@ -169,16 +169,16 @@ class Prediction(Batch):
     def is_novel(self) -> Tensor:
         """Whether the score lies above the model's threshold, shape [n] bool.
 
-        That of `model.threshold`. By default one that at most 1 % of in-distribution rows exceed, or, with
-        fewer than 99 held-out rows, the largest of their scores.
+        `model.threshold` sets it. By default at most 1 % of in-distribution rows exceed the threshold; with
+        fewer than 99 held-out rows it is the largest of their scores.
         """
         return above(self.score, self._threshold)
 
     @property
     def novelty_rank(self) -> Tensor:
-        """The share of held-out rows with a lower score, in [0, 1], float64 [n].
+        """Share of held-out rows with a lower score, in [0, 1], float64 [n].
 
-        It is comparable between models: 0.5 is typical, 1 is more novel than all of them.
+        It is comparable between models: 0.5 is typical, 1 means more novel than all of them.
         """
         if self._reference is None:
             raise ValueError("this prediction has no held-out scores to compare with; predict with a model.")
@@ -186,23 +186,23 @@ class Prediction(Batch):
 
     @property
     def probabilities(self) -> Tensor:
-        """Of the classes, for `likelihood=Classification()` only."""
+        """Probabilities of the classes, for `likelihood=Classification()` only."""
         raise AttributeError("probabilities are those of classes; fit with likelihood=Classification().")
 
     @property
     def classes(self) -> Tensor:
-        """The predicted ones, for `likelihood=Classification()` only."""
+        """Predicted classes, for `likelihood=Classification()` only."""
         raise AttributeError("only classifiers predict classes; fit with likelihood=Classification().")
 
     @property
     def scale(self) -> Tensor:
-        """Of the Student-t about its centre: the variance there is that scale squared times df / (df - 2)."""
+        """Scale of the Student-t about its centre: the variance there is scale^2 df / (df - 2)."""
         spread = self.epistemic + self.aleatoric
         return (spread if self.df is None else spread * ((self.df - 2.0) / self.df)).sqrt()
 
     @property
     def distribution(self) -> PredictiveDistribution:
-        """Of the target, a `torch.distributions.Distribution` in float64; of classes a `Categorical`.
+        """Distribution of the target, as in `torch.distributions`, in float64; a `Categorical` for classes.
 
         Its scale is infinite for rows that are not `valid`.
         """
@@ -210,7 +210,7 @@ class Prediction(Batch):
 
     @property
     def _real(self) -> PredictiveDistribution:
-        """That of real numbers."""
+        """Distribution of targets that are real numbers."""
         none = torch.zeros((), dtype=torch.float64, device=self.mean.device)
         outliers = None if self.rare is None or not self.outlier_share else self.rare.double()
         return PredictiveDistribution(
@@ -233,21 +233,21 @@ class Prediction(Batch):
         return self._real.crps(targets)
 
     def quantile(self, q: float | Tensor) -> Tensor:
-        """The q-quantile of the target, q in (0, 1)."""
+        """Quantile of the target at level q, in (0, 1)."""
         return self._real.icdf(_shares("q", q)).to(self.epistemic.dtype)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k independent draws of each target, shape [k, ...]."""
+        """Draw k independent samples of each target, shape [k, ...]."""
         return self._real.sample((k,), generator).to(self.epistemic.dtype)
 
     def interval(
         self, level: float | Sequence[float] = 0.95, *, alpha: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the interval about `mean` that holds the target with this probability.
+        """Lower and upper end of the interval about `mean` that holds the target with probability `level`.
 
         Args:
-            level: In (0, 1); of several levels [k] the ends have the shape [k, ...].
-            alpha: 1 - level, instead of it.
+            level: Probability in (0, 1); for several levels [k] the ends have the shape [k, ...].
+            alpha: 1 - level, in place of `level`.
         """
         given: Any = level if alpha is None else 1.0 - alpha
         if torch.as_tensor(given).ndim:
@@ -300,7 +300,7 @@ def _joined(values: list[Any]) -> Any:
 
 
 class Labels(Categorical):
-    """Class numbers [n] or [n, 1]."""
+    """Categorical distribution whose `log_prob` takes class numbers [n] or [n, 1]."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         return super().log_prob(aligned(value, self.batch_shape))
@@ -339,24 +339,24 @@ class ClassPrediction(Prediction):
 
     @property
     def probabilities(self) -> Tensor:
-        r"""Of the classes, the mean of softmax((z + e) / T) over draws e of the latent noise of the logits,
-        with this `covariance`, shape [n, C]; with one logit [n, 2].
+        r"""Probabilities [n, C] of the classes: the mean of softmax((z + e) / T) over draws e of the latent
+        noise of the logits, which has this `covariance`; shape [n, 2] with one logit.
 
-        Classes of rows that are not `valid` are equally probable. The most probable class is nearly always
-        that of the network, which is `classes`; see `reordered`.
+        In rows that are not `valid` all classes are equally probable. The most probable class is nearly
+        always the network's own, `classes`; see `reordered`.
         """
         return torch.softmax(self.tempered_logits, dim=1)
 
     @property
     def reordered(self) -> Tensor:
-        """Whether the largest of the `probabilities` is that of another class than `classes`, bool [n]: noise
-        of many classes together may outweigh the network's. Its mean is how often."""
+        """Whether another class than `classes` is the most probable, bool [n]: the noise of many classes
+        together may outweigh the network's class. The mean of this is the share of such rows."""
         p = self.probabilities
         return p.gather(1, self.classes[:, None]).squeeze(1) < p.amax(dim=1)
 
     @cached_property
     def tempered_logits(self) -> Tensor:
-        """Logits of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
+        """Logits whose softmax is `probabilities`, shape [n, C]; one logit z becomes the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
         logits = two_sided(columns(logits))
         inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)
@@ -373,11 +373,11 @@ class ClassPrediction(Prediction):
 
     @property
     def distribution(self) -> Categorical:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the class number, with `probabilities`, in float64."""
+        """Distribution of the class number, with `probabilities`, in float64."""
         return Labels(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k draws of the class number, int64 [k, n]."""
+        """Draw k samples of the class number, int64 [k, n]."""
         return torch.multinomial(self.probabilities, k, replacement=True, generator=generator).T
 
     @property

@@ -35,16 +35,16 @@ from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import Prediction
 
 NONE = torch.zeros((), dtype=torch.float64)
-MAX_ENTRIES, MAX_PER_OUTPUT = 4096, 256  # left-out entries in a fit: the larger of the two
-MIN_WARNED, MIN_EXCESS_NLL = 50, 0.1  # rows for a warning about a calibration, and the difference it needs
-# Rows for a warning about the scale of targets; squared errors, over the targets' variance, of the outputs,
-# and of the same after rescaling; and the ratio of the two.
+MAX_ENTRIES, MAX_PER_OUTPUT = 4096, 256  # most left-out entries of a fit: the larger of the two
+MIN_WARNED, MIN_EXCESS_NLL = 50, 0.1  # fewest rows and least difference for a warning
+# A warning about the scale of targets: fewest rows; squared error over the targets' variance, at least of the
+# outputs and at most after rescaling; and the largest ratio of the two.
 MIN_COMPARED, MIN_ERROR, MAX_RESCALED_ERROR, MAX_RATIO = 20, 0.25, 0.1, 0.05
 COVERING_POWERS = (1.0, 0.75, 0.5, 0.25)  # of the factor by which a variance grows
-COVERED, MAX_DEVIATIONS, MAX_OFF = 0.95, 4.0, 0.02  # a level, and how far off it may be: by chance, besides
+COVERED, MAX_DEVIATIONS, MAX_OFF = 0.95, 4.0, 0.02  # level; allowed deviation in standard errors, and beyond
 PLACES = ("", *(f" whose intervals are {which}" for which in ("narrowest", "neither", "widest")))
 BLOCKS = 10  # of held-out rows, on which the network's mean and the corrected one are compared
-# About the network's output, and about the corrected mean; and both as fitted to left-out training rows.
+# Calibrations about the network's output and about the corrected mean; and both as fitted to left-out rows.
 Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
 
@@ -61,7 +61,7 @@ class Regression(Likelihood):
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected", "left out", "... corrected")
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
-        """Raise unless the targets can be compared with C outputs."""
+        """Raise ValueError unless the targets can be compared with C outputs."""
         if targets.is_complex() or targets.dtype == torch.bool:
             raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.")
         if num_outputs != targets.shape[1]:
@@ -81,7 +81,7 @@ class Regression(Likelihood):
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
-        """Whether an affine map of the outputs would be far closer to the targets."""
+        """Warning where an affine map of the outputs is far closer to the targets; empty: none."""
         f, y = outputs.double(), targets.double()
         spread, off = y.var(dim=0, correction=0), (y - f).square().mean(dim=0)
         centred = f - f.mean(dim=0)
@@ -101,11 +101,11 @@ class Regression(Likelihood):
         )
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
+        """Newton step -H^-1 R, which for squared error is y - f, shape [n, C], float64."""
         return targets.double() - outputs.double()
 
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> CalibrationRows:
-        """One entry per row and output."""
+        """Held-out rows with one entry per row and output."""
         targets = targets.to(outputs.device)
         residual = self.residual(outputs, targets)
         return raw.calibration_rows(residual, torch.arange(residual.shape[1]), targets.double())
@@ -119,7 +119,7 @@ class Regression(Likelihood):
         return self._score(measures, calibrations[0].nearness(measures)[1])
 
     def _score(self, measures: Tensor, exponent: Tensor) -> Tensor:
-        """The same, which is D of the calibration."""
+        """Novelty score of rows whose exponent D of the calibration is given, shape [n]."""
         return exponent
 
     def calibrate(
@@ -131,7 +131,7 @@ class Regression(Likelihood):
         seen: bool = False,
         far: CalibrationRows | None = None,
     ) -> Scales:
-        """Fitted to left-out training rows, and far away to left-out clusters."""
+        """Calibrations fitted to left-out training rows and, far from the data, to left-out clusters."""
         outliers, n = None if targets is None else OutlierPrior.of(targets), shape.outputs
         if rows is None or not len(rows):
             own, corrected = (Calibration.default(n, shift=z, outliers=outliers) for z in (0.0, 1.0))
@@ -144,7 +144,7 @@ class Regression(Likelihood):
         return own, _if_better(sample, own, corrected), own, corrected
 
     def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
-        """Both scales fitted to held-out rows, starting from those of left-out training rows."""
+        """Calibrations fitted to held-out rows, starting from those of left-out training rows."""
         before, tails = calibrations[2:], TailShares.fit(rows.measures)
         own, corrected = (replace(c, tails=tails.wider(TailShares(c.tails)).table) for c in before)
         spread, share = choose_spread(rows, own), independent_share(rows, shape.outputs)
@@ -157,7 +157,7 @@ class Regression(Likelihood):
         return all(map(torch.equal, own, before))
 
     def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
-        """Whether one constant noise for each output has a higher likelihood on the held-out rows."""
+        """Warning where constant noise is likelier on the held-out rows, or the coverage is wrong."""
         each = rows.output.unique().tolist()
         spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
         if len(rows) < MIN_WARNED * len(spread) or not bool((spread > 0).all()):
@@ -186,7 +186,7 @@ class Regression(Likelihood):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> Prediction:
-        """About the network's output; lazily, about the corrected mean, and without calibration."""
+        """Prediction about the network's output; lazily about the corrected mean and without calibration."""
         own, *_ = calibrations
         measures, precision = self.measures(raw, outputs), wide(outputs.dtype)
         on_device = own.folded(measures.device, precision)[0]
@@ -208,7 +208,7 @@ class Regression(Likelihood):
 
 
 def _meant(outputs: int, targets: Tensor) -> str:
-    """What so many outputs may be for other numbers of targets [n, K], and the way; empty: nothing known."""
+    """Hint at what the outputs may be, if their number is not that of the targets [n, K]; empty: unknown."""
     width = targets.shape[1]
     if width == 1 and not targets.is_floating_point():
         return ' Class numbers as targets: pass likelihood="classification".'
@@ -225,10 +225,10 @@ def _meant(outputs: int, targets: Tensor) -> str:
 def _fit_both(
     rows: CalibrationRows, own: Calibration, corrected: Calibration, **options: Any
 ) -> tuple[Calibration, Calibration]:
-    """The scales about the network's output and about the corrected mean.
+    """Calibrations about the network's output and about the corrected mean.
 
     Where the corrected mean is nearly right, the likelihood of the first has a narrow valley, as the target
-    lies on one of two sides, and a search may end early. With many rows it also starts from the second.
+    lies on one of two sides; a search may end early. With many rows another starts from the second one.
     """
     fitted = fit_calibration(rows, corrected, **options)
     candidates = [fit_calibration(rows, own, **options)]
@@ -241,7 +241,7 @@ def _fit_both(
 def _never_worse(
     rows: CalibrationRows, start: Calibration, candidates: list[Calibration], **options: Any
 ) -> Calibration:
-    """The likeliest of some fits, their start, and a constant noise with tails, on held-out rows."""
+    """The likeliest calibration on held-out rows: a candidate, the start, or constant noise with tails."""
     candidates = [*candidates, start, constant_calibration(rows, start, **options)]
     return min(candidates, key=lambda one: held_out_loss(one, rows))
 
@@ -249,7 +249,7 @@ def _never_worse(
 def _intervals(
     rows: CalibrationRows, calibration: Calibration
 ) -> tuple[Tensor, PredictiveDistribution] | None:
-    """Residuals [n, C] and their distributions; None where some rows have not all outputs."""
+    """Residuals [n, C] and their distributions; None where some row lacks an output."""
     outputs, n = len(calibration.bias), len(rows) // len(calibration.bias)
     if not torch.equal(rows.output.cpu(), torch.arange(outputs).repeat(n)):
         return None
@@ -265,8 +265,8 @@ def _intervals(
 
 
 def _covering(rows: CalibrationRows, calibration: Calibration) -> Calibration:
-    """A larger scale, with which the 95 % interval covers that share of the held-out rows, as a new row
-    counts: of few rows all. It grows as long as the likelihood falls by no more than chance."""
+    """Enlarge the variances until the 95 % interval covers ceil(0.95 (n + 1)) of n held-out rows (or all);
+    by a lower power of that factor, or not at all, where the likelihood falls by more than chance."""
     if (both := _intervals(rows, calibration)) is None:
         return calibration
     residual, distribution = both
@@ -284,8 +284,8 @@ def _covering(rows: CalibrationRows, calibration: Calibration) -> Calibration:
 
 
 def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
-    """Whether the 95 % interval covers more or fewer held-out rows than chance allows, overall or in thirds
-    of its width."""
+    """Warning where the 95 % interval covers more or fewer held-out rows than chance allows, overall or in
+    thirds of its width; empty: none."""
     if (both := _intervals(rows, calibration)) is None:
         return ""
     residual, distribution = both
@@ -304,13 +304,13 @@ def _coverage_warning(rows: CalibrationRows, calibration: Calibration) -> str:
 
 
 def _if_better(rows: CalibrationRows, own: Calibration, corrected: Calibration) -> Calibration:
-    """The corrected mean, or the network's own where blocks of held-out rows cannot tell which is better."""
+    """The calibration `corrected`, or `own` where blocks of held-out rows do not show that it is better."""
     gain, chance = _compared(rows, own, corrected)
     return corrected if gain > chance else replace(own, vague=corrected.vague)
 
 
 def _compared(rows: CalibrationRows, one: Calibration, other: Calibration) -> tuple[float, float]:
-    """By how much the first has a higher loss on blocks of held-out rows, and the standard error."""
+    """Excess of the loss of `one` over that of `other` on blocks of held-out rows, and its standard error."""
     more = torch.from_numpy(log_densities(other, rows) - log_densities(one, rows))
     gains = [float(block.mean()) for block in more.tensor_split(BLOCKS) if len(block)]
     mean, deviation = torch.tensor(gains).mean(), torch.tensor(gains).std(correction=0)
@@ -320,7 +320,7 @@ def _compared(rows: CalibrationRows, one: Calibration, other: Calibration) -> tu
 def _about(
     outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: Any, u: Tensor | None = None
 ) -> Prediction:
-    """The distribution about the network's output, or about the corrected mean; `u`: of the rows [n]."""
+    """Prediction about the network's output or the corrected mean; `u`: nearness of the rows [n]."""
     c, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
     nearness = (c.nearness(raw.measures())[0] if u is None else u)[:, None]
     dtype, variance = rare.dtype, raw.epistemic + raw.noise
@@ -358,7 +358,7 @@ def _about(
 
 
 def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
-    """The common fields blank for rows [n] that are not finite."""
+    """The prediction, with its common fields blank in rows [n] that are not finite."""
     valid, blank = prediction.valid & finite, {"novelty": 1.0, "_score": torch.inf, "expert": -1}
     blank |= {} if prediction.fallback_weight is None else {"fallback_weight": 0.0}
     changed: dict[str, Any] = {"valid": valid}
@@ -371,7 +371,7 @@ def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
 
 
 def plain_calibration(calibration: Calibration) -> Calibration:
-    """The evidence alone: no fitted scale, no excess; the variance of the targets is kept."""
+    """Calibration with the evidence alone: no fitted scale, no excess; the variance of targets is kept."""
     flat, novel = Calibration.default(len(calibration.bias), shift=0.0), TailShares.novel().table
     trust = torch.zeros_like(flat.trust)
     sizes = {"spread": calibration.spread, "level": calibration.level}
@@ -395,6 +395,6 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
 
 
 def _like(values: Tensor, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """[n, C] float64 in the shape of the network's outputs, and in a precision."""
+    """Values [n, C] in the shape of the network's outputs, as this dtype."""
     values = values if values.shape == outputs.shape else values.reshape(outputs.shape)
     return values.to(dtype)

@@ -1,4 +1,4 @@
-"""ROS 2 bags, folders with SQLite or MCAP files: rosbags opens them, memory is bounded here."""
+"""ROS 2 bags (folders with SQLite or MCAP files), opened by rosbags, with bounds on the memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES = "SELECT name, timestamp, data FROM messages m LEFT JOIN topics t ON t
 
 
 class BagReader:
-    """The messages of a bag, a folder, in the order of its files; `channels` are rosbags' connections."""
+    """Reader of the messages of a bag, in the order of its files; `channels` are rosbags' connections."""
 
     def __init__(self, path: Path) -> None:
         self.path, bags = path, needed("rosbags.rosbag2")
@@ -36,7 +36,7 @@ class BagReader:
             raise LogError(f"{path}: {DESCRIPTION} names a topic twice.")
 
     def messages(self) -> Iterator[tuple[Any, int, bytes]]:
-        """(channel, time in nanoseconds, bytes); another number than the bag announces is an error."""
+        """Messages as (channel, time in nanoseconds, bytes); LogError if the bag announces another number."""
         read, announced = 0, self._reader.message_count
         packed = "zstd" if self._reader.compression_mode == "message" else ""
         try:
@@ -53,7 +53,7 @@ class BagReader:
             raise LogError(f"{self.path}: truncated or damaged, it holds {read} of {announced} messages.")
 
     def _content(self, file: Path) -> Iterator[tuple[str, int, Any]]:
-        """(topic, time, data) of a file's messages, in their order."""
+        """Messages of a file as (topic, time, data), in their order."""
         if file in self._mcap:
             for channel, time, record in self._mcap[file].messages():
                 yield channel.topic, time, record.data
@@ -74,7 +74,7 @@ class BagReader:
 
 
 def _check_sizes(path: Path) -> dict[Path, McapReader]:
-    """The MCAP files, each read once; rosbags unpacks without a bound, so sizes come first."""
+    """Readers of the MCAP files, by path; sizes are checked first, as rosbags unpacks without a bound."""
     described = path / DESCRIPTION
     if (size := described.stat().st_size) > MAX_DESCRIPTION_BYTES:
         raise LogError(f"{DESCRIPTION} has {size} bytes; at most {MAX_DESCRIPTION_BYTES} are read")

@@ -14,10 +14,10 @@ from ..data.tensor_file import parse_json
 
 FIELDS = ("position", "velocity", "effort")
 SECOND, DAY = 10**9, 86_400 * 10**9  # in nanoseconds
-MAX_TIME = 2**63 - 1  # that every format can hold
+MAX_TIME = 2**63 - 1  # the largest that every format can hold
 MAX_STATE_BYTES = 2**20  # of a joint state; parsing takes a multiple of that
 MAX_LISTED_NAMES = 12  # in an error
-DEGREE = 2  # of the polynomials: exact for a slope that changes evenly
+DEGREE = 2  # of the polynomials: exact for a slope that changes linearly
 MIN_SAMPLES = DEGREE + 2  # samples for one of them, one more than it has coefficients
 
 
@@ -27,10 +27,10 @@ class LogError(ValueError):
 
 @dataclass(frozen=True)
 class JointState:
-    """Joints at one time; position, velocity and effort are float64, [joints]; empty: not recorded.
+    """State of joints at one time; position, velocity and effort are float64 [joints], empty if not recorded.
 
-    Of a message that could not be read `reason` is the error, and all numbers are NaN: a monitor calls it an
-    "invalid input".
+    If the message could not be read, `reason` is the error and all numbers are NaN: the status of a monitor
+    is then "invalid input".
     """
 
     time: int  # in nanoseconds, when it was recorded
@@ -43,12 +43,12 @@ class JointState:
 
     @property
     def measured(self) -> int:
-        """When it was measured, or else recorded, in nanoseconds."""
+        """Time of the measurement, or else of the recording, in nanoseconds."""
         return self.time if self.stamp is None else self.stamp
 
     @classmethod
     def read(cls, time: int, fields: Mapping[str, Any], *, where: str) -> JointState:
-        """From the fields of a message; null counts as NaN, which is for a monitor to judge."""
+        """State from the fields of a message; null becomes NaN, which a monitor reports."""
         names, message = fields.get("name"), f"{where}: the message at {time} ns"
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise LogError(f"{message} has no list of joint names; it is no JointState.")
@@ -63,17 +63,17 @@ class JointState:
 
     @classmethod
     def read_json(cls, time: int, data: bytes, *, where: str) -> JointState:
-        """From a message in JSON."""
+        """State from a message in JSON."""
         try:
             fields = parse_json(data)
-        except (ValueError, RecursionError) as error:  # neither text nor JSON; a thousand brackets
+        except (ValueError, RecursionError) as error:  # not text, not JSON, or nested too deeply
             raise LogError(f"{where}: the message at {time} ns is damaged: {error}") from error
         if not isinstance(fields, dict):
             raise LogError(f"{where}: the message at {time} ns is no table of fields.")
         return cls.read(time, fields, where=where)
 
     def pick(self, joints: Sequence[str], needs: Sequence[str], *, where: str) -> JointState | None:
-        """These joints in this order, with the fields that are needed; None: the message has none of them."""
+        """State of these joints in this order, with the needed fields; None if it has none of the joints."""
         column = {name: number for number, name in enumerate(self.names)}
         missing, message = [name for name in joints if name not in column], f"the message at {self.time} ns"
         if len(missing) == len(joints):
@@ -88,23 +88,23 @@ class JointState:
         return replace(self, names=tuple(joints), **numbers)
 
     def unread(self, time: int, reason: str) -> JointState:
-        """A message with the fields of this one that could not be read."""
+        """State of a message that could not be read: the joints and fields of this one, all NaN."""
         numbers = {name: np.full_like(getattr(self, name), np.nan) for name in FIELDS}
         return replace(self, time=time, stamp=None, reason=reason, **numbers)
 
 
 class Clock:
-    """Finds jumps in the times of consecutive messages.
+    """Detector of jumps in the times of consecutive messages.
 
-    A time before that of the last message, or a day after it, is wrong, unless the next one continues from
-    there: then the clock was set, and only the first message after that is refused.
+    A time before that of the last message, or more than a day after it, is wrong. If the next message
+    continues from there, the clock was set, and only the first message after that is refused.
     """
 
     _good: int | None = None
     _last: int | None = None
 
     def jump(self, time: int) -> str:
-        """Why a time is wrong; empty: it is plausible."""
+        """Reason why a time is wrong; empty if it is plausible."""
         before, self._last = self._last, time
         if not 0 <= time <= MAX_TIME:
             return f"the time {time} ns is outside of 0 to {MAX_TIME}"
@@ -116,13 +116,13 @@ class Clock:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error, a limited number of them."""
+    """Names as text for an error, at most `MAX_LISTED_NAMES` of them."""
     more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
     return ", ".join(names[:MAX_LISTED_NAMES]) + more
 
 
 def _numbers(values: Any, where: str) -> np.ndarray:
-    """A list of real numbers or nulls as float64; absent or null: none."""
+    """Array, float64, of a list of real numbers or nulls (NaN); empty if `values` is None."""
     if isinstance(values, np.ndarray) and values.dtype == np.float64 and values.ndim == 1:
         return values
     if values is None:
@@ -151,12 +151,12 @@ def _stamp(header: Any, where: str) -> int | None:
 class Differentiator:
     """Accelerations: the slope of a parabola through the velocities of the last messages, this one included.
 
-    Call it with one message after another; it returns the acceleration [joints], NaN where it is unknown: of
-    an invalid message, of one that is not later than the one before, and of the first `MIN_SAMPLES` - 1 after
-    the beginning or a gap. Stamps need not be even.
+    Call it with one message after another; it returns the acceleration [joints], NaN if it is unknown: for
+    an invalid message, for one that is not later than the one before, and for the first `MIN_SAMPLES` - 1
+    after the beginning or a gap. Stamps need not be evenly spaced.
 
     Args:
-        window: Messages; more of them damp the noise, and lag behind in a fast motion.
+        window: Number of messages; more of them damp the noise, but lag behind in a fast motion.
         gap: Seconds without a message after which it restarts.
     """
 

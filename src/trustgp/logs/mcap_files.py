@@ -49,7 +49,7 @@ def mcap_records(path: Path, *kinds: str) -> Iterator[Any]:
 def _records(source: _Source, kinds: tuple[str, ...], *, chunk: bool = False) -> Iterator[Any]:
     """The records of a file, or of a chunk of one."""
     checks = {"validate_crcs": True, "record_size_limit": MAX_RECORD_BYTES}
-    checks["emit_chunks"] = True  # it would unpack them without a bound
+    checks["emit_chunks"] = True  # mcap would unpack chunks without a bound
     reader = needed("mcap.stream_reader").StreamReader(source, skip_magic=chunk, **checks)
     records, ended = reader.records, False
     while not (chunk and source.left == 0) and (record := next(records, None)) is not None:
@@ -78,7 +78,7 @@ def _unpacked(chunk: Any) -> _Source:
 
 
 def unpack(packed: bytes, compression: str, limit: int) -> bytes:
-    """The uncompressed bytes, refused where there are more than `limit`."""
+    """Uncompressed bytes; LogError if there are more than `limit`."""
     if compression == "zstd":
         decompressor = needed("zstandard").ZstdDecompressor(max_window_size=MAX_RECORD_BYTES)
         data = decompressor.stream_reader(packed).read(limit + 1)
@@ -94,7 +94,7 @@ def unpack(packed: bytes, compression: str, limit: int) -> bytes:
 
 
 class McapReader:
-    """The messages of a file, in their order."""
+    """Reader of the messages of an MCAP file, in their order."""
 
     def __init__(self, path: Path) -> None:
         self.path, schemas, channels = path, {}, {}
@@ -105,12 +105,12 @@ class McapReader:
                 raise LogError(f"{path}: damaged, two {kind.lower()}s have the number {record.id}.")
         for number, record in channels.items():
             schema = getattr(schemas.get(record.schema_id), "name", "")
-            kind = ROS_TYPE if record.message_encoding == JSON else schema  # JSON: any name
+            kind = ROS_TYPE if record.message_encoding == JSON else schema  # JSON: a schema may have any name
             channels[number] = SimpleNamespace(**vars(record), msgtype=kind)
         self._channels, self.channels = channels, list(channels.values())
 
     def messages(self) -> Iterator[tuple[Any, int, Any]]:
-        """(channel, time in nanoseconds, record), in the order of the file."""
+        """Messages as (channel, time in nanoseconds, record), in the order of the file."""
         for record in mcap_records(self.path, "Message"):
             if record.channel_id not in self._channels:
                 missing = f"channel {record.channel_id}, which is missing"
@@ -124,7 +124,7 @@ class McapReader:
 
 
 def checked(data: Any, time: int, path: Path) -> bytes:
-    """The bytes of a message, unless they cannot be those of a joint state."""
+    """Bytes of a message; LogError if they cannot be those of a joint state."""
     if not isinstance(data, bytes):
         raise LogError(f"{path}: the message at {time} ns is damaged: {type(data).__name__}, not bytes.")
     if len(data) > MAX_STATE_BYTES:

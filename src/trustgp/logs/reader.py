@@ -13,7 +13,7 @@ from .ros_types import ROS_TYPE
 
 Names = Sequence[str]
 TOPIC = "/joint_states"
-MAX_LISTED_JOINTS = 100  # from which an error chooses
+MAX_LISTED_JOINTS = 100  # joints that are collected for an error message
 
 
 def joint_states(
@@ -26,9 +26,9 @@ def joint_states(
 
     Args:
         path: A ROS 2 bag (a folder; SQLite or MCAP storage), or an MCAP file (joint states in JSON or CDR).
-        topic: Of the joint states.
-        joints: The wanted ones, in the wanted order, in any order of the log; None: those of the first
-            message that can be read.
+        topic: Topic of the joint states.
+        joints: Names of the wanted joints, in the wanted order; the log may have any order. None: those of
+            the first message that can be read.
         needs: The fields that must not be empty.
         strict: Whether a message that cannot be read is a LogError.
     """
@@ -39,7 +39,7 @@ def joint_states(
 def _states(
     reader: Any, topic: str, joints: Names | None, needs: Names, *, strict: bool
 ) -> Iterator[JointState]:
-    """The wanted joints of each message of the topic that has any: a gripper's may come between."""
+    """State of the wanted joints in each message that has any; others, such as a gripper's, are skipped."""
     if unknown := sorted(set(needs) - set(FIELDS)):
         raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
     where = f"{reader.path}, topic {topic}"
@@ -90,7 +90,7 @@ def _first(reader: Any, topic: str, joints: Any, needs: Names, where: str, stric
 
 @contextmanager
 def _reader(path: Path, topic: str) -> Iterator[Any]:
-    """An open log that has the topic."""
+    """Reader of a log that has the topic, closed at the end of the block."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such log.")
     with closing(BagReader(path)) if path.is_dir() else nullcontext(McapReader(path)) as reader:

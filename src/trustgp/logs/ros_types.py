@@ -1,4 +1,4 @@
-"""Joint states in CDR, the format of ROS 2, by rosbags."""
+"""Joint states in CDR, the format of ROS 2, read by rosbags."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ ROS_TYPE = "sensor_msgs/msg/JointState"
 
 
 def needed(package: str) -> Any:
-    """An optional package, or an error that names the extra."""
+    """Optional package; an ImportError names the extra to install."""
     missing = f'logs need {package}, which is not installed: pip install "trustgp[logs]"'
     return optional_package(package, missing)
 
@@ -23,7 +23,7 @@ def typestore() -> Any:
 
 
 def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
-    """The sensor_msgs/msg/JointState in a message as ROS 2 writes it."""
+    """State from a sensor_msgs/msg/JointState message in CDR."""
     try:
         message = typestore().deserialize_cdr(data, ROS_TYPE)
         stamp = {"sec": message.header.stamp.sec, "nanosec": message.header.stamp.nanosec}

@@ -1,4 +1,4 @@
-r"""The calibration of the variance: a pool of opinions, the witness, outliers, and what is known far away."""
+r"""The calibration of the variance: a pool of opinions, the witness, outliers, and the limit far away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_KAPPA = 1e-6
 MAX_LOG_SCALE = 100.0
 MAX_VARIANCE = 1e300  # larger ones count as infinite
 MIN_FLOAT32, MAX_FLOAT32 = 1e-30, 1e30  # variances of targets whose multiples fit into float32
-NOVEL_SHARE = 0.005  # of held-out rows: where fewer are as novel as a row, the pool has less than half a say
+NOVEL_SHARE = 0.005  # of held-out rows: if fewer are as novel as a row, the pool has under half the weight
 LOG_ODDS = -math.log(NOVEL_SHARE)
 MAX_EXPONENT = 60.0  # of the novelty: u is not 0
 STATISTICS = ("experts", "log_leverage", "log_noise", "log_stated")  # of the pool; 0: there is none
@@ -34,17 +34,17 @@ class Calibration:
     .. math:: \log V = u \Big( b + \sum_k w_k z_k \Big) + (1 - u) (\log E + A),
     .. math:: E = \mathrm{epistemic} + \sigma^2, \quad u = 1 / (1 + \epsilon e^D) :
 
-    near the data a pool of statistics z, logarithms of variances: that of the experts, E kappa; the leverage
-    in the posterior of all rows; the local noise; and what the network states itself. Far away, where no
-    held-out row is as novel (D is minus the logarithm of their share), the evidence times exp(A), fitted to
-    clusters that were left out: the same for all rows, as the novelty of a row jumps from expert to expert.
+    near the data, log V pools statistics z, logarithms of variances: that of the experts, E kappa; the
+    leverage in the posterior of all rows; the local noise; and the variance that the network states. Far
+    away, where no held-out row is as novel (D is minus the logarithm of their share), V is E exp(A). A comes
+    from left-out clusters and is common to all rows, as the novelty of a row jumps from expert to expert.
     The witness expects an error h, with precision p (0: no witness). Together they expect
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
     The target has a `PredictiveDistribution` about :math:`f + z \mu`, of variance L V about its centres,
-    which lie :math:`\sqrt{w} (1 - z) |\mu|` on either side; and, with a probability of q times the
-    `ignorance`, the distribution of the training targets, whatever the row is.
+    which lie :math:`\sqrt{w} (1 - z) |\mu|` on either side; with a probability of q times the `ignorance`
+    it has the distribution of the training targets instead, whatever the row is.
     """
 
     weights: Tensor  # w of the `STATISTICS` [S]
@@ -60,11 +60,11 @@ class Calibration:
     centre: Tensor  # mean of the training targets of each output [C]
     vague: Tensor  # q, the most that the distribution of the training targets counts, a scalar
     tails: Tensor  # of the novelty measures of held-out rows; see `TailShares`
-    level: Tensor  # mean squared residual of held-out rows of each output [C]: whether float32 holds it
+    level: Tensor  # mean squared residual of held-out rows of each output [C]: whether it fits into float32
 
     @classmethod
     def default(cls, num_outputs: int, *, shift: float, outliers: OutlierPrior | None = None) -> Calibration:
-        """w = 1 for the experts alone, b = 0, v = t = 1, A = 0, Gaussian tails; novelty as it is."""
+        """Calibration with w = 1 for the experts alone, b = 0, v = t = 1, A = 0, and Gaussian tails."""
         one = torch.ones((), dtype=torch.float64)
         each = torch.ones(num_outputs, dtype=torch.float64)
         share, spread, centre = (0 * one, 0 * each, 0 * each) if outliers is None else outliers
@@ -74,8 +74,8 @@ class Calibration:
         return cls(weights, 0 * each, one, z, one, each, *others)
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, Tensor]:
-        """The same on a device, scalars and weights as plain numbers; and pi W in a precision, or in float64
-        where it would over- or underflow, as df and centre then are. Cached."""
+        """Calibration on a device, with scalars and weights as Python numbers; and pi W in a precision, or in
+        float64 where it would over- or underflow, the precision also of df and centre. Cached."""
         cache = self.__dict__.setdefault("_folded", {})
         if (device, dtype) not in cache:
             tensors = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -94,7 +94,7 @@ class Calibration:
         return torch.sigmoid(LOG_ODDS - exponent.clamp_max(MAX_EXPONENT)), exponent
 
     def scale(self, raw: Any, variance: Tensor, nearness: Tensor) -> Tensor:
-        """V / E of a latent prediction with the variance E [n, C], and u [n, 1], shape [n, C]."""
+        """V / E [n, C] of a latent prediction with the variance E [n, C] and u [n, 1]."""
         experts, *others = map(float, self.weights)
         if (offset := vars(self).get("_offset")) is None:
             offset = vars(self)["_offset"] = self.bias - self.growth
@@ -109,7 +109,7 @@ class Calibration:
 
 
 def ignorance(nearness: Any) -> Any:
-    r"""Of u, the weight of the training targets: that of the evidence far away, with twice its odds."""
+    r"""Weight of the training targets' distribution: its odds are twice those of 1 - u, that of E exp(A)."""
     return 2.0 * (1.0 - nearness) / (2.0 - nearness)
 
 
@@ -126,7 +126,7 @@ def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
 
 
 class OutlierPrior(NamedTuple):
-    """Rows with errors as large as the spread of the targets."""
+    """Prior of outliers: rows with errors as large as the spread of the targets."""
 
     share: Tensor  # pi, a scalar
     spread: Tensor  # W of each output [C]
@@ -160,8 +160,8 @@ def pooled(
     is weighted by precision; the precision is the mean :math:`\omega / V + (1 - \omega) t p` of the two, as
     in covariance intersection, with the weights :math:`\omega = 1 / (1 + g)` of the means: two equal
     predictions count as one, and of two unequal ones the more precise dominates. Without a witness g = 0.
-    V is the `variance` of the experts, already scaled, m, h and p `shift`, `witness_mean` and
-    `witness_precision`, t `trust`, all of the same shape.
+    V is `variance`, that of the experts after scaling, m `shift`, h `witness_mean`, p `witness_precision` and
+    t `trust`, all of the same shape.
     """
     # V is infinite for invalid rows, and 0 * inf is NaN
     gain = (trust * witness_precision * variance).nan_to_num(0.0)

@@ -24,13 +24,13 @@ MAX_GROWTH = 4.0  # of A
 INITIAL_VAGUE, VAGUE_STD = 0.75, 0.67  # q, and the deviation of its prior in log odds
 MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
 INITIAL_WEIGHTS = (0.95, 0.3, 0.1, 0.3)  # w of the `STATISTICS`
-SHARED, PER_OUTPUT = ("excess",), ("trust", "df", "bias")  # beside the weights and v: all, each
+SHARED, PER_OUTPUT = ("excess",), ("trust", "df", "bias")  # besides the weights and v: common, of each output
 FREE = ("weights", *SHARED, *PER_OUTPUT, "weight", "growth", "vague")
 ENTRIES = ("output", "nearness", "statistics", "marginal", "witness_precision")
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
-    """Mean negative log likelihood of held-out rows, or of a sample of many."""
+    """Mean negative log likelihood of held-out rows, of a sample where there are many."""
     return -float(log_densities(calibration, rows.sample(MAX_LOSS_ENTRIES)).mean())
 
 
@@ -44,8 +44,8 @@ def _arrays(calibration: Calibration) -> dict[str, np.ndarray]:
 
 
 def entries_of(calibration: Calibration, rows: CalibrationRows) -> dict[str, np.ndarray]:
-    """Held-out rows with what free parameters do not change: statistics [L, S], u, log E, and the log density
-    of the distribution of the training targets."""
+    """Held-out rows with values that free parameters do not change: statistics [L, S], u, log E, and the log
+    density of the distribution of the training targets."""
     entries = {field.name: getattr(rows, field.name).numpy() for field in fields(rows)}
     variance = entries["epistemic"] + entries["noise"]
     spread, centre = (c[rows.output].numpy() for c in (calibration.spread, calibration.centre))
@@ -133,7 +133,7 @@ def _on_both_sides(
     unit: np.ndarray,
     by_unit: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Half a Student-t on either side: log density, and its gradients in error, offset, log s^2 and df."""
+    """Log density of half a Student-t on either side, and its gradients in error, offset, log s^2 and df."""
     sides = []
     for e in (error - offset, error + offset):
         q = e * e / (df * squared_scale)
@@ -149,7 +149,7 @@ def _on_both_sides(
 
 
 def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Sums of entries [L] or [L, K]: of all, or of each output."""
+    """Sums of entries [L] or [L, K]: over all of them, or by output for parameters of outputs."""
     if entries.ndim == 1 and like.ndim:
         return np.bincount(output, entries, minlength=len(like))
     return entries.sum(axis=0)
@@ -158,7 +158,7 @@ def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.n
 def initial_calibration(
     rows: CalibrationRows, num_outputs: int, *, corrected: bool, outliers: OutlierPrior | None = None
 ) -> Calibration:
-    """The start of a fit to held-out rows: on average the experts' variance, scaled as left-out rows ask."""
+    """Start of a fit to held-out rows: on average the experts' variance, times their leave-one-out scale."""
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, outliers=outliers)
     statistics = torch.from_numpy(entries_of(start, rows)["statistics"])
     weights = torch.tensor(INITIAL_WEIGHTS, dtype=torch.float64) * statistics.any(dim=0)
@@ -177,11 +177,11 @@ def fit_calibration(
     steps: int = MAX_STEPS,
     share: float = 1.0,
 ) -> Calibration:
-    """All parameters but A and q, by maximum a posteriori on held-out rows.
+    """Fit all parameters but A and q by maximum a posteriori on held-out rows.
 
     Each logarithm has a Gaussian prior about its start, of standard deviation `spread`, which matters little
-    with a few hundred independent rows; only this `share` of them is. Statistics are centred, so that the
-    prior of b is one of the level.
+    with a few hundred independent rows; a `share` of the rows is independent. Statistics are centred, so that
+    the prior of b is one of the level.
     """
     count, rows = len(rows), rows.sample(MAX_ENTRIES)
     # an output without any error would drive the shared parameters to their bounds
@@ -221,14 +221,14 @@ def fit_calibration(
 
 
 def constant_calibration(rows: CalibrationRows, start: Calibration, **options: Any) -> Calibration:
-    """One constant noise with tails for each output, about the same mean, as far as held-out rows reach."""
+    """Calibration that is constant near the held-out rows: one noise, with tails, for each output."""
     none, noise = torch.zeros_like(start.excess), constant_noise(rows, len(start.bias))
     flat = {"excess": none, "weight": none, "trust": 0.0 * noise, "weights": 0.0 * start.weights}
     return fit_calibration(rows, replace(start, **flat, bias=noise.log()), **options)
 
 
 def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
-    """The standard deviation of the prior, by cross-validation in thirds; with many rows the largest."""
+    """Standard deviation of the prior, by threefold cross-validation; with many rows the largest."""
     n = len(rows) // len(start.bias)
     fold = (torch.arange(len(rows)) // len(start.bias)) * FOLDS // max(n, 1)
     parts = [(rows.subset(fold != k), rows.subset(fold == k)) for k in fold.unique().tolist()]
@@ -243,8 +243,8 @@ def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
 
 
 def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
-    """A, and q where it is not 0, by maximum a posteriori on clusters that were left out: correlated rows,
-    which count as few, all of them far from the data."""
+    """Fit A, and q where it is not 0, by maximum a posteriori on clusters that were left out: their rows are
+    far from the data, and count as few, as they are correlated."""
     rows = rows.subset(rows.novelty > FAR_NOVELTY).sample(MAX_FAR_ENTRIES)
     if not len(rows):
         return start

@@ -37,7 +37,7 @@ SLOPE = math.pi / 8
 OVERFIT_LOSS, MIN_OVERFIT_LOSS = 0.15, 1e-4  # of a network's training rows; see `overfit_base`
 BASE_STD = 1.0  # standard deviation of the prior of log T_0^2 about 0
 SLOPE_STD = 3.0  # ... of log lambda and log mu about log(pi / 8): scales are known to powers of ten only
-CHANCE = 1.0  # nats of all held-out rows together, by which one temperature must be likelier
+CHANCE = 1.0  # nats in all: the fit is kept unless one temperature is likelier by as much
 MAX_SCALE_POWER, SCALE_LOSS = 16, 0.05  # of 2: scales of logits that are tried; nats that do not matter
 MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
 MIN_FIT_ROWS = 1000  # rows that are used in any case
@@ -53,8 +53,8 @@ def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tens
     .. math:: -D^{-1} R - D^{-1} p \, \frac{p^\top D^{-1} R}{1 - p^\top D^{-1} p}, \qquad
         1 - p^\top D^{-1} p = \epsilon \sum_c \frac{p_c}{p_c + \epsilon} ,
 
-    so a row costs O(C). Its entries add up to 0. With a single logit, p = sigmoid(z) and
-    that of the second of two classes, the step is :math:`(y - p) / (p (1 - p) + \epsilon)`.
+    so a row costs O(C). Its entries add up to 0. With a single logit, p = sigmoid(z)
+    is the probability of the second of two classes, and the step is :math:`(y - p) / (p (1 - p) + \epsilon)`.
     """
     z, gradient = logits.double(), loss_gradient(logits, labels)
     if z.shape[1] == 1:
@@ -86,7 +86,7 @@ def mean_logits(logits: Tensor) -> Tensor:
 
     .. math:: \log \tfrac{1}{M} \sum_m \mathrm{softmax}(z_m)_c
 
-    Of a single logit it is the difference of both classes' logarithms.
+    With a single logit, it is the difference of both classes' logarithms.
     """
     if logits.ndim == 3 and logits.shape[2] > 1:
         return logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(logits))
@@ -95,15 +95,15 @@ def mean_logits(logits: Tensor) -> Tensor:
 
 
 def log_entropy(logits: Tensor) -> Tensor:
-    """The logarithm of the entropy of softmax(z / 3), from logits z [n, C], float64 [n]: that of softmax(z)
-    itself vanishes in most rows, and tells the unfamiliar ones less well."""
+    """Logarithm of the entropy of softmax(z / 3), from logits z [n, C], float64 [n]: that of softmax(z)
+    itself vanishes in most rows, and detects unfamiliar ones less well."""
     log_p = (two_sided(logits.double()) / SOFTNESS).log_softmax(dim=1)
     return (-(log_p.exp() * log_p).sum(dim=1)).clamp_min(MIN_MEASURE).log()
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Temperature and noise of the logits from their latent variances."""
+    """Temperature and noise of the logits, as functions of their latent variances."""
 
     base: Tensor  # T_0^2, a scalar
     slope: Tensor  # lambda, a scalar
@@ -111,16 +111,16 @@ class Temperature:
 
     @classmethod
     def default(cls) -> Temperature:
-        """T_0 = 1, lambda = mu = pi / 8."""
+        """Temperature with T_0 = 1, lambda = mu = pi / 8."""
         slope = torch.tensor(SLOPE, dtype=torch.float64)
         return cls(torch.ones_like(slope), slope, slope)
 
     def __call__(self, variances: Tensor) -> Tensor:
-        """T of rows of variances v and u [n, 2], float64 [n], infinite where u is."""
+        """Temperature T of rows with variances v and u [n, 2], float64 [n], infinite where u is."""
         return (self.base + self.slope * variances[:, 0] + self.expert * variances[:, 1]).sqrt()
 
     def covariance(self, latent: Tensor) -> Tensor:
-        """lambda D, [n, k - 1, k - 1], of the covariance D [n, (k - 1)^2] of differences of logits."""
+        """Covariance lambda D [n, k - 1, k - 1], from D [n, (k - 1)^2] of the differences of logits."""
         return (self.slope * latent).unflatten(1, (math.isqrt(latent.shape[1]), -1))
 
 
@@ -142,14 +142,14 @@ class UsualNovelty:
 
     @classmethod
     def default(cls) -> UsualNovelty:
-        """Without held-out rows the score grows with nu; it is infinite where v is."""
+        """Distribution without held-out rows: the score grows with nu, and is infinite where v is."""
         one = torch.ones((), dtype=torch.float64)
         tails = TailShares.default(NUM_POOLED, start=math.log(MIN_MEASURE))
         return cls(torch.finfo(torch.float64).max * one, one, tails.table)
 
     @classmethod
     def fit(cls, measures: Tensor) -> UsualNovelty:
-        """Of held-out rows with v, nu, log distance and log entropy [n, 4]."""
+        """Distribution of held-out rows with v, nu, log distance and log entropy [n, 4]."""
         least = torch.finfo(torch.float64).tiny
         variance, novelty = (each.median().clamp_min(least) for each in measures[:, :2].unbind(dim=1))
         usual = cls(variance, novelty, measures)
@@ -162,7 +162,7 @@ class UsualNovelty:
         return torch.stack([own.clamp_min(MIN_MEASURE).log(), *others], dim=1)
 
     def __call__(self, measures: Tensor) -> Tensor:
-        """The score of rows with these measures [n, 4], float64 [n], infinite where the variance is."""
+        """Score of rows with these measures [n, 4], float64 [n], infinite where the variance is."""
         score = TailShares(self.tails)(self.pooled(measures))
         return torch.where(measures[:, 0] == torch.inf, torch.inf, score)
 
@@ -199,13 +199,13 @@ def overfit_base(loss: Tensor) -> Tensor:
     .. math:: T_0 = \max(1, (0.15 / \mathrm{loss})^{1/8})
 
     Such rows do not show how overconfident the network is on new ones, but the smaller their loss, the more
-    it is. Of small networks, trained for few to many steps, the right temperature was higher in nearly all.
+    it is. Nearly all of the small networks tried, trained for few to many steps, needed a higher one.
     """
     return (OVERFIT_LOSS / loss.clamp_min(MIN_OVERFIT_LOSS)).clamp_min(1.0).pow(0.25)
 
 
 def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
-    """T_0, lambda and mu by maximum a posteriori with the priors above; never less likely than the default,
+    """Fit T_0, lambda and mu by maximum a posteriori with the priors above, never less likely than default,
     nor, beyond chance, than the best single temperature.
 
     On rows of its training set, `seen`, the network's overconfidence does not show: T_0 is `overfit_base`.
@@ -223,7 +223,7 @@ def fit_temperature(rows: ClassCalibrationRows, *, seen: bool) -> Temperature:
 
 
 def likeliest_scale(rows: ClassCalibrationRows) -> float:
-    """The power of 2 nearest to 1 by which the logits of held-out rows are about best divided."""
+    """Power of 2 that divides the logits of held-out rows about best; of several, the one nearest to 1."""
     rows, powers = rows.thinned(), sorted(range(-MAX_SCALE_POWER, MAX_SCALE_POWER + 1), key=abs)
     logits = two_sided(rows.logits.double())
     losses = [float(nn.functional.cross_entropy(logits / 2.0**power, rows.labels)) for power in powers]
@@ -232,8 +232,8 @@ def likeliest_scale(rows: ClassCalibrationRows) -> float:
 
 
 def _fit(rows: ClassCalibrationRows, start: Temperature, free: Tensor) -> Temperature:
-    """The likeliest temperature, never worse than `start`, whose T_0, lambda and mu change where they are
-    `free` (1, not 0)."""
+    """Likeliest temperature, never worse than `start`; T_0, lambda and mu change only where they are `free`
+    (1, not 0)."""
     spread = torch.tensor([BASE_STD, SLOPE_STD, SLOPE_STD], dtype=torch.float64)
 
     def temperature(steps: Tensor) -> Temperature:

@@ -27,14 +27,14 @@ from .search import minimise_from_zero
 # that gives the variance is lost in float64; above the upper end the kernel does not matter.
 LOWEST, HIGHEST = 1e-8, 1e2
 GRID, REFINE = 11, 9
-MIN_THINNED_ROWS, THINNING = 512, 4  # from so many rows on, the search begins on one row in four
+MIN_THINNED_ROWS, THINNING = 512, 4  # from this number of rows on, the search begins on one row in four
 MAX_BATCH_BYTES = 2**24  # of matrices that are factorised in one call
 FIRST_STEP, TOLERANCE, MAX_PARABOLAS = 1.0, 0.02, 4  # of that search, in log tau
-# Of a stationary kernel: in multiples of the median distance, and of its diagonal.
+# Grids for a stationary kernel: lengths over the median distance, and noise ratios over its diagonal.
 LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.8)
 RATIOS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0, 10.0)
-# Of lengths by column, as logarithms: standard deviation of their prior about the common length, largest
-# deviation from it, and of it from typical, resolution; initial tau, and steps of the search.
+# Log length of each column: standard deviation of its prior about the common length, largest deviation (also
+# of the common length from typical), and resolution; then initial tau, and steps of the search.
 LENGTH_STD, MAX_LOG_LENGTH, RESOLUTION, INITIAL_TAU, MAX_STEPS = 2.0, 3.0, 1 / 16, 1e-2, 15
 
 
@@ -56,7 +56,7 @@ class Evidence(NamedTuple):
     scale: Tensor  # prior scale s of each output [C]
     factor: Tensor  # lower Cholesky factor of K + (tau + jitter) I [m, m]
     jitter: Tensor  # added to the diagonal besides tau, a scalar; usually 0
-    spectrum: tuple[Tensor, Tensor] | None  # eigenvalues [m] and eigenvectors [m, m] of K; None: of many rows
+    spectrum: tuple[Tensor, Tensor] | None  # eigenvalues [m] and eigenvectors [m, m] of K; None: many rows
 
 
 def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
@@ -83,7 +83,7 @@ def _valid(factor: Tensor, info: Tensor) -> Tensor:
 def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
     """The best scale s_c for given factors of K + tau I [..., m, m], shape [..., C].
 
-    An output whose targets are all zero has no scale: it gets a millionth of a millionth of the others'.
+    An output whose targets are all zero has no scale: it gets 1e-12 times the mean scale.
     """
     white = torch.linalg.solve_triangular(factor, targets, upper=False)
     scale = white.square().mean(dim=-2)
@@ -92,7 +92,7 @@ def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
 
 
 def profile_loss(factor: Tensor, targets: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Minus the profile log marginal likelihood, up to constants, of each factor, at the best scale [...]."""
+    """Minus the profile log marginal likelihood of each factor, up to constants, at the best scale, [...]."""
     m, outputs = targets.shape[-2:]
     log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
     log_scales = (profile_scale(factor, targets) if scale is None else scale).log().sum(dim=-1)
@@ -100,7 +100,7 @@ def profile_loss(factor: Tensor, targets: Tensor, scale: Tensor | None = None) -
 
 
 def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor) -> Tensor:
-    """The same at several log tau [k]; infinite where K is not positive definite to rounding."""
+    """Profile loss at several log tau [k]; infinite where K is not positive definite to rounding."""
     losses = []
     for lot in log_taus.exp().split(max(1, MAX_BATCH_BYTES // max(1, gram.nbytes))):
         noisy = gram.repeat(len(lot), 1, 1)
@@ -111,10 +111,10 @@ def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor) -> Tensor:
 
 
 def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
-    """Of K [m, m] and t [m, C], float64: log tau on a grid, then by golden section around the best point.
+    """Maximum for K [m, m] and t [m, C], float64: a grid of log tau, then golden section at its best point.
 
-    One eigendecomposition gives the profile at every tau. With many rows, that is done on every fourth, and
-    its result starts a search on all rows, by a few factorisations.
+    One eigendecomposition gives the profile at every tau. With many rows, only every fourth one is used, and
+    the result starts a search on all rows, which takes a few factorisations.
     """
     tau, spectrum = _best_tau(gram, targets)
     factor, jitter = factorise(gram, tau)
@@ -133,8 +133,8 @@ def _best_tau(gram: Tensor, targets: Tensor) -> tuple[Tensor, tuple[Tensor, Tens
 
 
 def finite_eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [m], at least 0, ascending, and eigenvectors [m, m]; a `FactorisationError` where some
-    entries are not finite."""
+    """Eigenvalues [m], at least 0, ascending, and eigenvectors [m, m]; raises `FactorisationError` where
+    some entries are not finite."""
     if not math.isfinite(float(gram.sum())):
         raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
     values, vectors = torch.linalg.eigh(gram)
@@ -142,8 +142,8 @@ def finite_eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spectral_evidence(spectrum: Tensor, shares: Tensor, m: int, level: Tensor) -> tuple[Tensor, Tensor]:
-    """tau and the scales s_c [C] from eigenvalues [k] and (u_i^T t_c)^2 [k, C] of m rows, the last of which
-    counts for the m - k + 1 last eigenvalues; tau is searched over `level`, the kernel's mean diagonal."""
+    """tau and the scales s_c [C] from eigenvalues [k] and (u_i^T t_c)^2 [k, C] of m rows; the last eigenvalue
+    has the multiplicity m - k + 1. tau is in a range about `level`, the kernel's mean diagonal."""
     # few numbers, many evaluations: on a GPU, launches would dominate
     table = torch.column_stack([spectrum, shares, level.expand(len(spectrum))]).cpu().numpy()
     scales, losses = _spectral_profile(table[:, 0], table[:, 1:-1], m, np)
@@ -154,8 +154,8 @@ def spectral_evidence(spectrum: Tensor, shares: Tensor, m: int, level: Tensor) -
 
 
 def stacked_evidence(spectra: Tensor, shares: Tensor, m: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of g experts at once, where their tensors are: tau [g] and the scales [g, C], from [g, k],
-    [g, k, C], [g] and [g]."""
+    """tau [g] and the scales [g, C] of g experts at once, on the device of their tensors; arguments are those
+    of `spectral_evidence` for each expert, [g, k], [g, k, C], [g] and [g]."""
     scales, losses = _spectral_profile(spectra, shares, m[:, None], torch)
     tau = minimise_on_grid(losses, *log_bounds(level)).exp()
     return tau, scales(tau[:, None])[..., 0]
@@ -164,7 +164,7 @@ def stacked_evidence(spectra: Tensor, shares: Tensor, m: Tensor, level: Tensor) 
 def _spectral_profile(
     values: Any, energy: Any, m: Any, arrays: Any
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """The scales [..., C, t] at several tau [..., t], and the losses [..., t] at their logarithms, from
+    """Functions for the scales [..., C, t] at several tau [..., t] and the losses [..., t] at log tau, from
     eigenvalues [..., k] and shares [..., k, C]."""
     tiny, rows = arrays.finfo(values.dtype).tiny, m if isinstance(m, int) else m[..., None]
 
@@ -202,7 +202,7 @@ class Prior:
 def pooled_evidence(
     systems: Sequence[tuple[Tensor, Tensor]], *, lowest: float = LOWEST, highest: float = HIGHEST
 ) -> Prior:
-    r"""The tau and s, the same for all experts and outputs, of the largest joint marginal likelihood.
+    r"""Prior, common to all experts and outputs, with the tau and s of the largest joint marginal likelihood.
 
     .. math:: s = \tfrac1N \sum_e \sum_i \overline{(u_{ei}^\top t_e)^2} / (\lambda_{ei} + \tau), \qquad
         \tfrac12 \big( N \log s + \sum_e \log\det(K_e + \tau I) \big) \to \min
@@ -232,8 +232,8 @@ def pooled_evidence(
 
 
 def minimise_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
-    """The minimum of a loss: on a grid, then by golden section around the best grid point. Scalars, or the
-    minima [...] of several losses, which take and give [..., t].
+    """Place of the minimum of a loss: on a grid, then by golden section around its best point. A scalar, or
+    places [...] for several losses, which map places [..., t] to values [..., t].
 
     Places and losses are pairs [..., 2] without data-dependent control flow, so a GPU need not synchronise.
     With numpy in place of torch, as `arrays`, small steps take less time.
@@ -264,7 +264,7 @@ def minimise_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, array
 
 
 def minimise_near(losses: Callable[[Tensor], Tensor], start: Tensor, least: Tensor, most: Tensor) -> Tensor:
-    """The minimum of a loss between two bounds, from a start near it: steps downhill, then parabolas."""
+    """Place of the minimum of a loss between two bounds, from a start nearby: downhill, then by parabolas."""
     place, low, high = torch.stack([start, least, most]).tolist()
     values: dict[float, float] = {}
 
@@ -301,10 +301,10 @@ def minimise_near(losses: Callable[[Tensor], Tensor], start: Tensor, least: Tens
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:
-    """Between all rows of [n, d] and [m, d], shape [n, m].
+    """Distances [n, m] between all rows of [n, d] and [m, d].
 
-    From the differences: |x|^2 + |x'|^2 - 2 x.x' cancels where one row lies far from the others, and the
-    kernel would no longer be positive definite.
+    They come from differences: |x|^2 + |x'|^2 - 2 x.x' cancels where one row lies far from the others, and
+    the kernel would no longer be positive definite.
     """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -325,7 +325,7 @@ def length_losses(
 
 
 def best_length(losses: Sequence[Sequence[float]], typical: Tensor) -> tuple[Tensor, Tensor]:
-    """The length l and noise ratio tau of the least of `length_losses` at each of `LENGTHS`."""
+    """Length l and noise ratio tau of the least loss, from `length_losses` at each of `LENGTHS`."""
     table = np.array(losses)  # [lengths, ratios]; where none is finite, the last of each
     at = np.where(np.isnan(table), np.inf, table).argmin() if (table < np.inf).any() else table.size - 1
     length, ratio = divmod(int(at), len(RATIOS))
@@ -333,7 +333,7 @@ def best_length(losses: Sequence[Sequence[float]], typical: Tensor) -> tuple[Ten
 
 
 def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor) -> Tensor:
-    r"""The length of each column over their geometric mean [d], by the evidence on all sets together.
+    r"""Length of each column over their geometric mean [d], by the evidence on all sets together.
 
     .. math:: \sum_{\mathrm{sets}} \mathrm{profile}(l, \tau)
         + \tfrac12 \sum_j (\log l_j - \log l)^2 / 2^2 \to \min

@@ -1,4 +1,4 @@
-"""Held-out rows, as calibrations take them, and their moments."""
+"""Held-out rows for calibrations, and their moments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HeldOutRows:
         return type(self)(**{name: value[which] for name, value in vars(self).items()})
 
     def sample(self, count: int) -> Self:
-        """At most `count` of them, drawn at random, the same each time."""
+        """At most `count` entries, drawn at random with a fixed seed."""
         if len(self) <= count:
             return self
         return self.subset(torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:count])
@@ -66,8 +66,8 @@ class CalibrationRows(HeldOutRows):
 
     @classmethod
     def of(cls, outputs: Tensor, *, residual: Tensor, **values: Tensor) -> CalibrationRows:
-        """From residuals [n, B] of the outputs [B], and values that broadcast to that shape; 0 where there is
-        none. Novelty measures are of rows [n, K]."""
+        """Entries from residuals [n, B] of the outputs [B], and values that broadcast to that shape; missing
+        values are 0. Novelty measures are per row [n, K]."""
         measures = values.pop("measures", residual.new_zeros(len(residual), NUM_MEASURES))
         entries = dict.fromkeys((field.name for field in fields(cls)), residual.new_zeros(()))
         entries |= {"residual": residual, "output": outputs.to(residual.device), **values}
@@ -76,8 +76,8 @@ class CalibrationRows(HeldOutRows):
 
 
 def independent_share(rows: CalibrationRows, num_outputs: int) -> float:
-    """The share of held-out rows, in their order, that are independent observations of the scale: that of the
-    variance of squared residuals in the variance of their means over blocks of consecutive rows."""
+    """Share of held-out rows that are independent observations of the scale: variance of the means of
+    squared residuals over blocks of consecutive rows, expected of independent rows over observed."""
     n = len(rows) // num_outputs
     squared = (rows.residual.square() / constant_noise(rows, num_outputs)[rows.output]).double()
     mean = squared[: n * num_outputs].reshape(n, num_outputs).mean(dim=1)

@@ -1,7 +1,7 @@
 r"""k-means by Lloyd's algorithm from k-means++ starts, step by step as in scikit-learn's `KMeans`.
 
-Its own copy, since to import scikit-learn takes longer than a fit of a few hundred rows. Products have few
-columns, and sums are in the order of the rows: the result does not depend on the machine's cores.
+The import of scikit-learn would take longer than a fit of a few hundred rows. Products have few columns,
+and sums are in the order of the rows: the result does not depend on the number of CPU cores.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
-MAX_STEPS, TOLERANCE = 300, 1e-4  # the latter of the squared shift, over the mean variance of the columns
+MAX_STEPS, TOLERANCE = 300, 1e-4  # the latter for the squared shift, over the mean variance of the columns
 
 
 def kmeans(points: np.ndarray, clusters: int, starts: int, seed: int) -> np.ndarray:
-    """The centroids [k, d] of the least inertia among several starts; points [n, d], float64."""
-    random, mean = np.random.RandomState(seed), points.mean(axis=0)  # whose draws no version of numpy changes
+    """Centroids [k, d] of the least inertia among several starts; points [n, d], float64."""
+    random, mean = np.random.RandomState(seed), points.mean(axis=0)  # the same draws in all versions of numpy
     tolerance, centred = TOLERANCE * float(points.var(axis=0).mean()), points - mean
     best, least, before = centred[:0], math.inf, np.empty(0)
     for _ in range(starts):
@@ -26,7 +26,7 @@ def kmeans(points: np.ndarray, clusters: int, starts: int, seed: int) -> np.ndar
 
 
 def _plus_plus(points: np.ndarray, clusters: int, random: np.random.RandomState) -> np.ndarray:
-    """Starts far from each other, the best of a few candidates each (Arthur and Vassilvitskii 2007)."""
+    """Initial centroids far from each other, each the best of a few draws (Arthur and Vassilvitskii 2007)."""
     trials, n, norms = 2 + int(math.log(clusters)), len(points), np.einsum("ij,ij->i", points, points)
 
     def squared(rows: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def _labels(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
 def _fill_empty(
     points: np.ndarray, centres: np.ndarray, labels: np.ndarray, counts: np.ndarray, sums: np.ndarray
 ) -> None:
-    """Gives the rows furthest from their centroids to clusters without any, in place."""
+    """Give the rows furthest from their centroids to empty clusters, in place."""
     empty = np.flatnonzero(counts == 0)
     if not len(empty):
         return

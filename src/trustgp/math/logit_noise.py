@@ -16,10 +16,10 @@ _UNIT_NOISE: dict[tuple, Tensor] = {}  # see `_unit_noise`
 
 
 def normal_draws(dim: int, like: Tensor | None = None) -> Tensor:
-    """Quasi-random normal numbers, float64 or `like` a tensor [S, dim], the same everywhere: Sobol points and
-    their negatives, with mean 0 and covariance I to rounding."""
+    """Quasi-random normal numbers [S, dim], float64 or `like` a tensor, the same in every call: Sobol points
+    and their negatives, with mean 0 and covariance I up to rounding."""
     key = (dim, torch.float64, torch.device("cpu")) if like is None else (dim, like.dtype, like.device)
-    if type(like) not in (Tensor, type(None)):  # of a trace: not kept
+    if type(like) not in (Tensor, type(None)):  # part of a trace: not cached
         return normal_draws(dim).to(like)  # pyright: ignore[reportArgumentType, reportCallIssue]
     if key not in _DRAWS and like is not None:
         _DRAWS[key] = normal_draws(dim).to(like)
@@ -34,8 +34,8 @@ def normal_draws(dim: int, like: Tensor | None = None) -> Tensor:
 
 
 def with_others(covariance: Tensor) -> Tensor:
-    r"""The covariance of :math:`e_j - e_1` of k leading classes, and of the other classes' common noise less
-    e_1, [n, k, k], from that of the former, D [n, k - 1, k - 1]:
+    r"""Covariance [n, k, k] of :math:`e_j - e_1` for the k leading classes and of the other classes' common
+    noise less e_1, from the covariance D [n, k - 1, k - 1] of the former:
 
     .. math:: \begin{pmatrix} D & D 1 / k \\ 1^\top D / k & v (1 + 1 / k) + 1^\top D 1 / k^2 \end{pmatrix},
         \qquad v = \frac{\mathrm{tr} D - 1^\top D 1 / k}{k - 1}
@@ -53,8 +53,8 @@ def with_others(covariance: Tensor) -> Tensor:
 
 
 def square_root(matrices: Tensor) -> Tensor:
-    """L with L L^T = A for semidefinite A [n, d, d], lower triangular. No format of graphs has a Cholesky
-    factor, and of a singular matrix torch has none."""
+    """L with L L^T = A for semidefinite A [n, d, d], lower triangular. Export formats have no Cholesky
+    factorisation, and that of torch fails for singular matrices."""
     left, columns, d = matrices, [], matrices.shape[1]
     for place in range(d):
         pivot = left[:, 0, 0].clamp_min(0.0)[:, None]
@@ -66,8 +66,8 @@ def square_root(matrices: Tensor) -> Tensor:
 
 
 def log_probabilities(logits: Tensor, covariance: Tensor) -> Tensor:
-    """log p of classes with logits [n, C], C >= 2, and covariance D [n, k - 1, k - 1], both over T and its
-    square; shape [n, C]."""
+    """Log probabilities [n, C] of classes, C >= 2, from logits [n, C] over T and the covariance D
+    [n, k - 1, k - 1] over T^2."""
     classes, k = logits.shape[1], covariance.shape[1] + 1
     largest, order = logits.topk(min(k + 1, classes), dim=1)
     if classes == k:
@@ -80,27 +80,27 @@ def log_probabilities(logits: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _mean_log_softmax(logits: Tensor, covariance: Tensor, *, others: bool) -> Tensor:
-    """The logarithm of the mean over the draws, [n, g], where all but the first logit have noise."""
+    """Logarithm of the mean softmax over the draws [n, g]; all logits but the first have noise."""
     single, tiny = covariance.shape[1] == 1, torch.finfo(logits.dtype).tiny
-    # of one variance all noise is a multiple: few operations, which take time on a GPU
+    # with one variance, all noise is a multiple of one table: fewer operations, each of which delays a GPU
     noise = _unit_noise(logits, others) if single else _noise(covariance, others).to(logits)
     noise = noise * covariance.clamp_min(tiny).sqrt() if single else noise
     return (logits[:, None] + noise).softmax(dim=2).mean(dim=1).clamp_min(tiny).log()
 
 
 def _noise(covariance: Tensor, others: bool) -> Tensor:
-    """The draws of all logits' noise [n, S, g]."""
+    """Draws of the noise of all logits [n, S, g]."""
     root = square_root(with_others(covariance) if others else covariance)
     return torch.nn.functional.pad(normal_draws(root.shape[1], root) @ root.mT, (1, 0))
 
 
 def _unit_noise(logits: Tensor, others: bool) -> Tensor:
-    """The same of one variance that is 1, [1, S, g], computed once for a device and precision."""
+    """Draws of the noise for a single variance of 1 [1, S, g], cached for each device and precision."""
     key = others, logits.dtype, logits.device
     if key in _UNIT_NOISE:
         return _UNIT_NOISE[key]
     with torch.inference_mode(False):
         noise = _noise(torch.ones(1, 1, 1, dtype=torch.float64, device="cpu"), others).to(logits)
-    if type(noise) is Tensor:  # not that of a trace
+    if type(noise) is Tensor:  # and not part of a trace
         _UNIT_NOISE[key] = noise
     return noise

@@ -20,7 +20,7 @@ from .leave_out import by_group
 
 # Noise ratio over the mean diagonal while rows are selected, before the evidence is maximised.
 SELECTION_NOISE = 1e-4
-ONE_STEP_BYTES = {"cuda": 2**28}  # of rows that a device takes in one step, where launches dominate
+ONE_STEP_BYTES = {"cuda": 2**28}  # of rows that a device processes in one step, where launches dominate
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LowRank:
 
     @classmethod
     def of(cls, phi: Tensor, sums: Tensor) -> Self:
-        """From Phi and Phi^T Phi [r, r], float64."""
+        """Kernel from Phi and Phi^T Phi [r, r], float64."""
         values, rotation = finite_eigh(sums)
         return cls(phi, rotation, values)
 
@@ -93,14 +93,14 @@ def column_sums(phi: Tensor, device: torch.device, values: Tensor | None = None)
 
 
 def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    r"""tau and the scales s_c [B] of the largest marginal likelihood under :math:`\Phi \Phi^\top`.
+    r"""tau and the scales s_c [B] that maximise the marginal likelihood under :math:`\Phi \Phi^\top`.
 
     .. math:: s_c = \tfrac1m \Big( \sum_i \frac{(u_i^\top t_c)^2}{\lambda_i + \tau}
               + \frac{|t_c|^2 - \sum_i (u_i^\top t_c)^2}{\tau} \Big), \quad
               \tfrac12 \Big( m \sum_c \log s_c + B \big( \sum_i \log(\lambda_i + \tau)
               + (m - r) \log \tau \big) \Big) \to \min
 
-    with pseudo-targets t [m, B]; tau is searched over `level`, the kernel's mean diagonal, a scalar.
+    with pseudo-targets t [m, B]; tau is in a range about `level`, the kernel's mean diagonal, a scalar.
     """
     m, r = kernel.phi.shape
     kept = kernel.values > kernel.values[-1:] * r * torch.finfo(targets.dtype).eps
@@ -135,9 +135,9 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
 
     A pivoted Cholesky factorisation of K + tau I: choosing row p with pivot
     :math:`\pi = v_p + \tau` lowers every variance by the square of
-    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is taken twice; ties go to the first.
-    From the candidates' covariance [n, n] and tau come the chosen indices, shape [min(count, n)], int64, on
-    the CPU.
+    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is chosen twice; ties go to the first.
+    `covariance` is that of the candidates [n, n], `noise` is tau; the result is the chosen indices, shape
+    [min(count, n)], int64, on the CPU.
     """
     left = covariance.cpu().numpy()  # many small steps, slower on a GPU
     variance, chosen = left.diagonal().copy(), np.empty(min(count, len(left)), dtype=np.int64)
@@ -155,8 +155,8 @@ def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]
     r"""Coefficients A and offset o such that a row's components are :math:`z(x) = k(x, S) A - o`.
 
     A holds the leading eigenvectors of the centred Gram matrix over the roots of their eigenvalues; its
-    columns sum to zero, so centring a new row reduces to the constant offset o. From the kernel on S [m, m]
-    come A [m, q] and o [q]; fewer than q `components` where the kernel has fewer directions.
+    columns sum to zero, so centring a new row reduces to the constant offset o. `gram` is the kernel on
+    S [m, m]; A is [m, q] and o [q], with q below `components` where the kernel has fewer directions.
     """
     column_mean = gram.mean(dim=0)
     centred = gram - column_mean - column_mean[:, None] + gram.mean()
@@ -173,13 +173,13 @@ def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]
 
 
 def squared_masses(gram: Tensor, labels: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    r"""Squared kernel of n rows between experts, and of all pairs, each estimated without bias from m rows.
+    r"""Sums of the squared kernel of n rows, between experts and of all pairs, estimated without bias from m.
 
     .. math:: w B, \quad w O + D n / m, \quad w = \frac{n (n - 1)}{m (m - 1)}
 
     with B the squared kernel between experts, O that of all pairs of two rows, D that of the diagonal: a
-    pair is drawn less often than a row. With m = n both are exact. The gram is [m, m], of rows drawn at
-    random, the labels are the expert of each, [m].
+    pair is drawn less often than a row. With m = n both are exact. `gram` [m, m] is the kernel of rows drawn
+    at random, and `labels` [m] the expert of each.
     """
     m, squared = len(gram), gram.square()
     diagonal = squared.diagonal().sum()

@@ -35,9 +35,9 @@ NONE = torch.zeros((), dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PredictiveDistribution(Distribution):
-    """Of a batch of targets; parameters broadcast, and results are float64.
+    """Distribution of a batch of targets; parameters broadcast, and results are float64.
 
-    A scalar `torch.distributions.Distribution`: each entry is one of the batch.
+    A scalar `torch.distributions.Distribution`: each entry of a parameter is an element of the batch.
     """
 
     loc: Tensor  # f
@@ -71,25 +71,25 @@ class PredictiveDistribution(Distribution):
         vars(self).update(values, **shapes, _mixed=mixed)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> PredictiveDistribution:
-        """The same for more entries."""
+        """Distribution with its parameters expanded to this batch shape."""
         wider = {name: getattr(self, name).expand(batch_shape) for name in self.arg_constraints}
         return replace(self, **wider)
 
     @property
     def mean(self) -> Tensor:
-        """f, also in doubt: then it is that of the first part."""
+        """Mean f of the first part, also where q > 0."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        r""":math:`s^2 \, df / (df - 2) + d^2 + \pi W`; in doubt the second moment about f."""
+        r"""Variance :math:`s^2 \, df / (df - 2) + d^2 + \pi W`; where q > 0, the second moment about f."""
         usual = self._usual() + self.share * self.spread
         marginal = MARGINAL_VARIANCE * self.spread + (self.centre - self.loc).square()
         return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
 
     @property
     def _trusting(self) -> PredictiveDistribution:
-        """The same without doubt."""
+        """Distribution with q = 0."""
         return replace(self, vague=torch.zeros_like(self.vague))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class PredictiveDistribution(Distribution):
         return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), density, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Y <= y)."""
+        """Probability P(Y <= y)."""
         value = aligned(value, self.loc.shape)
         error = value.double() - self.loc
         usual = 0.5 * (1.0 + error.sign() * self._within(error.abs()))
@@ -117,7 +117,7 @@ class PredictiveDistribution(Distribution):
         return torch.where(self.vague > 0, usual + self.vague * (marginal - usual), usual)
 
     def within(self, distance: Tensor) -> Tensor:
-        """P(|Y - mean| <= z); 0 where the scale is infinite."""
+        """Probability P(|Y - mean| <= z); 0 where the scale is infinite."""
         if not self._mixed:
             return self._within(distance)
         inside = self.cdf(self.mean + distance) - self.cdf(self.mean - distance)
@@ -125,7 +125,7 @@ class PredictiveDistribution(Distribution):
 
     @np.errstate(invalid="ignore", over="ignore")  # where the scale is infinite
     def _within(self, distance: Tensor) -> Tensor:
-        """P(|Y - f| <= z) without doubt; 0 where the scale is infinite."""
+        """Probability P(|Y - f| <= z) with q = 0; 0 where the scale is infinite."""
         from scipy import special  # slow to import
 
         z, d, s, df, far = self._arrays(distance)
@@ -135,7 +135,7 @@ class PredictiveDistribution(Distribution):
         return torch.from_numpy(np.asarray(inside)).to(self.mean.device)
 
     def half_width(self, level: float | Tensor) -> Tensor:
-        """z with P(|Y - f| <= z) = level, in (0, 1); infinite where the scale is."""
+        """Half width z with P(|Y - f| <= z) = level, in (0, 1); infinite where the scale is infinite."""
         level = torch.as_tensor(level, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
         finite = torch.isfinite(self.scale)
         low, z = torch.zeros_like(self.scale), self.offset + self.variance.sqrt()
@@ -152,9 +152,9 @@ class PredictiveDistribution(Distribution):
         return torch.where(finite, z, torch.inf)
 
     def widening(self, value: Tensor, level: float, rank: int) -> Tensor:
-        """By which factor intervals of this level must grow to cover so many of the targets; 1: they do.
+        """Factor by which intervals of this level must grow to cover `rank` of the targets; at least 1.
 
-        A half width takes a search: only those that do not cover their targets are computed.
+        A half width takes a search, so it is computed only for intervals that miss their targets.
         """
         error = (value.double() - self.loc).abs().flatten()
         outside = (~(self.within(error.view_as(self.loc)) <= level)).flatten().nonzero().flatten()
@@ -165,7 +165,7 @@ class PredictiveDistribution(Distribution):
         return (error[outside] / few.half_width(level)).sort().values[missed - 1]
 
     def icdf(self, value: float | Tensor) -> Tensor:
-        """y with P(Y <= y) = q, in (0, 1)."""
+        """Quantile y with P(Y <= y) = q, in (0, 1)."""
         q = torch.as_tensor(value, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
         if self._mixed:
             return self._between(q)
@@ -175,7 +175,7 @@ class PredictiveDistribution(Distribution):
         return self.mean + torch.where(side == 0, 0.0, side * half)
 
     def _between(self, q: Tensor) -> Tensor:
-        """The quantile by bisection: it lies between those of the two parts."""
+        """Quantile by bisection: it lies between those of the two parts."""
         from scipy import special
 
         marginal = torch.from_numpy(np.asarray(special.stdtrit(MARGINAL_DF, q.cpu().numpy()))).to(q.device)
@@ -188,7 +188,7 @@ class PredictiveDistribution(Distribution):
         return torch.where(self.vague > 0, 0.5 * (low + high), ends[0])
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draws, shape [*sample_shape, ...]."""
+        """Random draws, shape [*sample_shape, ...]."""
         shape, device = (*sample_shape, *self.mean.shape), self.mean.device
 
         def drawn(kind: Callable[..., Tensor]) -> Tensor:
@@ -251,7 +251,7 @@ class PredictiveDistribution(Distribution):
         return 2.0 * self._integral(rise, ends, NODES)
 
     def _mixed_half_difference(self) -> Tensor:
-        """The same with doubt, on both sides of f: z = s sinh u."""
+        """E|Y - Y'| / 2 where q > 0, by an integral over both sides of f: z = s sinh u."""
         far = self.spread + self._usual() + (self.centre - self.loc).square()
         ends = [torch.asinh(times * far.sqrt() / self.scale).clamp_min(4.0) for times in (0, 0.1, 1, 10, 1e6)]
         ends += [torch.asinh(self.offset / self.scale + step) for step in (-4.0, 0.0, 4.0)]  # F bends there
@@ -265,7 +265,7 @@ class PredictiveDistribution(Distribution):
         return torch.where(self.vague > 0, total, self._trusting._half_difference())
 
     def _integral(self, rise: Callable[[Tensor], Tensor], ends: Iterable[Tensor], count: int) -> Tensor:
-        """Of `rise`, F (1 - F), between the ends in pieces; its argument is u, in s sinh u."""
+        """Integral of `rise`, F (1 - F), piece by piece between the ends; its argument is u, in s sinh u."""
         nodes, weights = np.polynomial.legendre.leggauss(count)
         total = torch.zeros_like(self.scale)
         for left, right in pairwise(ends):
@@ -277,7 +277,7 @@ class PredictiveDistribution(Distribution):
         return total
 
     def _usual(self) -> Tensor:
-        """u."""
+        """Variance u of the first part."""
         return self.scale.square() * self.df / (self.df - 2.0) + self.offset.square()
 
     def _arrays(self, distance: Tensor) -> tuple[np.ndarray, ...]:
@@ -288,8 +288,8 @@ class PredictiveDistribution(Distribution):
 
 
 def aligned(values: Tensor, shape: torch.Size) -> Tensor:
-    """Values for a batch of this shape, or of several such [k, ...]: [n] and [n, 1] mean the same. A number,
-    or a table, serves several batches, and one entry takes any values; other shapes are refused."""
+    """Values for a batch of this shape, or for several such [k, ...]: [n] and [n, 1] mean the same. A number,
+    or a table, broadcasts to several batches, and one entry takes any values; others raise ValueError."""
     flat = shape[:-1] if shape[-1:] == (1,) else shape
     if values.shape in (flat, (*flat, 1)):
         return values.reshape(shape)
@@ -305,7 +305,7 @@ def aligned(values: Tensor, shape: torch.Size) -> Tensor:
 def log_density(
     error: Tensor, offset: Tensor, squared_scale: Tensor, df: Tensor, share: Tensor, spread: Tensor
 ) -> Tensor:
-    """log p(f + error), elementwise; can be differentiated in all of it."""
+    """Log density log p(f + error), elementwise; differentiable in all arguments."""
     sides = [_log_student(error - way * offset, squared_scale, df) for way in (1.0, -1.0)]
     both, usual = torch.logaddexp(*sides) - math.log(2.0), squared_scale * df / (df - 2.0) + offset.square()
     both = both + torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(math.pi * df)
@@ -314,13 +314,13 @@ def log_density(
 
 
 def _log_student(error: Tensor, squared_scale: Tensor, df: Tensor) -> Tensor:
-    """Log density, less that of a standard Student-t at 0."""
+    """Log density of a Student-t, less that of a standard one at 0."""
     far = torch.log1p(error.square() / (df * squared_scale))
     return -0.5 * (torch.log(squared_scale) + (df + 1.0) * far)
 
 
 def _mean_distance(u: np.ndarray, df: np.ndarray) -> np.ndarray:
-    """E|T - u| of a standard Student-t."""
+    """Mean distance E|T - u| of a standard Student-t T from u."""
     from scipy import special
 
     unit = special.gammaln(0.5 * (df + 1.0)) - special.gammaln(0.5 * df) - 0.5 * np.log(math.pi * df)

@@ -16,7 +16,7 @@ DEFAULT_NOVELTY, DEFAULT_SLOPE = math.log(0.1), 7.0  # without held-out rows, of
 
 
 def check_share(name: str, value: float, example: float) -> None:
-    """Raise unless the value lies strictly between 0 and 1."""
+    """Raise ValueError unless the value lies strictly between 0 and 1."""
     if not 0.0 < value < 1.0:
         raise ValueError(f"{name}={value}; it must lie strictly between 0 and 1, for example {example}.")
 
@@ -67,7 +67,7 @@ def merge_groups(points: Tensor, weights: Tensor, *, least: float) -> Tensor:
 class TailShares:
     r"""Minus the logarithm of the share of held-out rows that are more novel than a row: its exponent.
 
-    Of each measure it is linear between the quantiles at `TAIL_LEVELS`, and beyond the last one it grows as
+    For each measure it is linear between the quantiles at `TAIL_LEVELS`, and beyond the last one it grows as
     that of an exponential distribution; the exponent of a row is the mean over the measures.
     """
 
@@ -75,7 +75,7 @@ class TailShares:
 
     @classmethod
     def fit(cls, measures: Tensor) -> Self:
-        """Of held-out rows with these measures [n, K]."""
+        """Tail shares of held-out rows with these measures [n, K]."""
         ordered, n = measures.double().cpu().sort(dim=0).values, len(measures)
         quantiles = ordered[[min(n - 1, int(level * n)) for level in TAIL_LEVELS]].T  # [K, Q]
         levels = -torch.log1p(-torch.tensor(TAIL_LEVELS, dtype=torch.float64))
@@ -89,27 +89,27 @@ class TailShares:
         return cls(torch.stack([quantiles, slopes, heights]))
 
     def wider(self, other: Self) -> Self:
-        """As novel as by the more tolerant of two: few held-out rows lack the extreme ones."""
+        """Tail shares by the more tolerant of two tables: a small held-out set lacks the extreme rows."""
         (quantiles, slopes, heights), (more, less, _) = self.table, other.table
         table = [torch.maximum(quantiles, more), torch.minimum(slopes, less), heights]
         return type(self)(torch.stack(table))
 
     @classmethod
     def default(cls, num_measures: int = NUM_MEASURES, *, start: float = DEFAULT_NOVELTY) -> Self:
-        """Without held-out rows: it grows with the logarithm of the first measure, a share of the prior, from
-        `start` on."""
+        """Tail shares without held-out rows: the exponent grows with the logarithm of the first measure, a
+        share of the prior variance, from `start` on."""
         table = torch.zeros(3, num_measures, len(TAIL_LEVELS), dtype=torch.float64)
         table[0], table[1, 0, -1], table[2] = start, DEFAULT_SLOPE, UNBOUNDED
         return cls(table)
 
     @classmethod
     def novel(cls) -> Self:
-        """Every row is beyond all held-out rows."""
+        """Tail shares by which every row is beyond all held-out rows."""
         table = torch.ones(3, NUM_MEASURES, len(TAIL_LEVELS), dtype=torch.float64)
         return cls(table * torch.tensor([-UNBOUNDED, 1.0, UNBOUNDED])[:, None, None])
 
     def __call__(self, measures: Tensor) -> Tensor:
-        """Of rows with these measures [n, K], shape [n]."""
+        """Exponents of rows with these measures [n, K], shape [n]."""
         quantiles, slopes, heights = self.table
         steps = ((measures[:, :, None] - quantiles) * slopes).clamp_min(0.0)
         return torch.minimum(steps, heights).sum(dim=2).mean(dim=1)

@@ -26,8 +26,8 @@ def with_gradient(loss: Callable[[Tensor], Tensor]) -> LossAndGradient:
 def minimise_from_zero(
     loss: LossAndGradient, size: int, *, max_iter: int, tolerance: float = 1e-10, bounds: list | None = None
 ) -> np.ndarray | None:
-    """The minimum of a loss of `size` variables, by L-BFGS from 0 within their bounds; None where the search
-    ends above its start, or in NaN."""
+    """Place of the minimum of a loss of `size` variables, by L-BFGS from 0 within their bounds; None where
+    the search ends above its start, or in NaN."""
     from scipy import optimize  # slow to import
 
     def relative(place: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Boxes: how much two of them overlap, which are detections, and which of those lie on unknown objects.
+"""Boxes: their overlaps, the selection of detections, and detections on unknown objects.
 
 An object is unknown when its label is not one of the detector's classes, so at least `num_classes`.
 """
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ON_OVERLAP = 0.3  # from which a detection lies on an object
-MATCH_OVERLAP = 0.5  # and from which it matches it
+ON_OVERLAP = 0.3  # overlap from which a detection lies on an object
+MATCH_OVERLAP = 0.5  # overlap from which it matches the object
 Tensors = Sequence[Tensor]
 
 
@@ -27,7 +27,7 @@ def overlaps(first: Tensor, second: Tensor) -> Tensor:
 
 
 def nearest(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest overlap of each box [k, 4] with a true one [m, 4], and its index, [k]; 0 and -1: none."""
+    """Largest overlap of each box [k, 4] with a true box [m, 4], and its index, [k]; 0 and -1 if m is 0."""
     if not len(truth):
         return boxes.new_zeros(len(boxes)), torch.full((len(boxes),), -1, device=boxes.device)
     best = overlaps(boxes, truth).max(dim=1)
@@ -35,7 +35,7 @@ def nearest(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
-    """The same, less the share of the smallest box around both that neither covers: in [-1, 1]."""
+    """Generalised IoU [..., k, m] in [-1, 1]: IoU less the share of their bounding box that none covers."""
     shared, union = _areas(first, second)
     low = torch.minimum(first[..., :, None, :2], second[..., None, :, :2])
     around = area(torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:]) - low)
@@ -62,10 +62,10 @@ def select_detections(
 ) -> tuple[Tensor, Tensor]:
     """Picture and query of each detection, the most confident of a picture first, int64, [m] each.
 
-    From confidence [n, Q] in the likeliest class of each query, that class, int64, [n, Q], and boxes: left,
-    top, right, bottom in any unit, [n, Q, 4]. A picture has at most `most` detections, of at least the
-    `threshold`. Of two boxes of one class that overlap by more than `suppress` the less confident is
-    dropped; None: none is.
+    `confidence` [n, Q] belongs to the likeliest class of each query, `labels`, int64, [n, Q]; `boxes`
+    [n, Q, 4] are left, top, right, bottom in any unit. A picture has at most `most` detections, with
+    confidence of at least `threshold`. If two boxes of one class overlap by more than `suppress`, the less
+    confident is dropped; None: no box is dropped.
     """
     order = confidence.argsort(dim=1, descending=True, stable=True)
     image, place = (confidence.gather(1, order) >= threshold).nonzero(as_tuple=True)
@@ -83,7 +83,7 @@ def select_detections(
 
 
 def on_unknown(boxes: Tensor, true: Any, *, num_classes: int) -> Tensor:
-    """Which boxes [k, 4] lie on an unknown object, by 0.3 and more than on any familiar one; bool, [k]."""
+    """Mask [k] of boxes [k, 4] that overlap an unknown object by at least 0.3, more than any familiar one."""
     unknown = true.labels >= num_classes
     new, _ = nearest(boxes.double(), true.boxes[unknown].double())
     familiar, _ = nearest(boxes.double(), true.boxes[~unknown].double())
@@ -95,9 +95,9 @@ def unknown_recall(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_c
 
     Args:
         boxes: Detections in each of n pictures, shape [k, 4].
-        novel: Whether it is marked novel, bool, shape [k].
-        true: The targets.
-        num_classes: Of the detector.
+        novel: Whether each detection is marked novel, bool, shape [k].
+        true: Targets of each picture.
+        num_classes: Number of classes of the detector.
     """
     objects = recalled = 0
     for own, marked, there in zip(boxes, novel, true, strict=True):
@@ -110,9 +110,9 @@ def unknown_recall(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_c
 def open_set_errors(boxes: Tensors, novel: Tensors, true: Sequence[Any], *, num_classes: int) -> int:
     """A-OSE, the absolute open-set error: detections that call an unknown object a known class.
 
-    Counted, as in Joseph et al. 2021 (after Miller et al. 2018 and Dhamija et al. 2020), are detections that
-    overlap an unknown object by 0.5 and are not marked novel: each has a class of the detector. One object
-    may count more than once. The arguments are those of `unknown_recall`.
+    The count, as in Joseph et al. 2021 (after Miller et al. 2018 and Dhamija et al. 2020), is of detections
+    that overlap an unknown object by 0.5 and are not marked novel: each has a class of the detector. One
+    object may count more than once. The arguments are those of `unknown_recall`.
     """
     wrong = 0
     for own, marked, there in zip(boxes, novel, true, strict=True):

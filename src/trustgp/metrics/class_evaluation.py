@@ -1,4 +1,4 @@
-"""All scores of probabilities: of rows with one class, or with several labels."""
+"""All scores of class probabilities, for rows with one class or with several labels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from .score_report import (
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
-    """Of rows with one class, or with several labels; those of foreign rows are None without such rows."""
+    """Scores of rows with one class or several labels; those of foreign rows are None without such rows."""
 
     nll: float = score_field("NLL", "low")  # mean negative log likelihood of a class or label, in nats
     network_nll: float = score_field("... of the network's own probabilities")  # without any error bar
     ece: float = score_field("calibration error (ECE, 15 bins)", "0", share=True)  # of equal width
     network_ece: float = score_field("... of the network's own probabilities", share=True)
-    brier: float = score_field("Brier score", "low")  # mean, from 0 to 2, of a label to 1
+    brier: float = score_field("Brier score", "low")  # mean, from 0 to 2; for a label from 0 to 1
     accuracy: float = score_field("accuracy", "high", share=True)
     # Area under the risk-coverage curve: the error rate of the classes or labels with the surest probability,
     # averaged over how many are kept.
     aurc: float = score_field("AURC, ranked by probability", "below error")
-    aurc_oracle: float = score_field("AURC, ranked by the errors")  # right ones first: the lowest there is
+    aurc_oracle: float = score_field("AURC, ranked by the errors")  # right ones first: the lowest possible
     # Separation of foreign rows from these by the novelty score and by the entropy of the probabilities.
     auroc_score: float | None = score_field("AUROC by score", "1", foreign=True)
     fpr95_score: float | None = score_field("FPR95 by score", "0 %", share=True, foreign=True)
@@ -66,7 +66,7 @@ class ClassEvaluation(RowReport, Reliability, ClassScores):
     def of(
         cls, prediction: ClassPrediction, targets: Tensor, foreign: Any = (None, None), *, names: Any = ()
     ) -> ClassEvaluation:
-        """Every score, against class numbers [n, 1]; the classes have one table, which needs no names."""
+        """All scores for class numbers [n, 1]; `names` is not used, as the classes share one table column."""
         ood, ood_targets = foreign
         for name, values in (("data", targets), ("ood", ood_targets)):
             if values is not None:
@@ -114,16 +114,16 @@ def _foreign_class_scores(prediction: ClassPrediction, ood: ClassPrediction, lab
 
 @dataclass(frozen=True, kw_only=True)
 class LabelScores(ClassScores):
-    """Of one label, or of all; separation of foreign rows is of the row, so None for a single label."""
+    """Scores of one label, or of all; separation of foreign rows belongs to the row: None for one label."""
 
-    exact: float | None = score_field("rows with all labels right", "high", share=True)  # None: of one label
+    exact: float | None = score_field("rows with all labels right", "high", share=True)  # None for one label
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LabelEvaluation(RowReport, Reliability, LabelScores):
     """The scores of n rows, each label's own, and the curves behind them.
 
-    Averages are means over the labels, but for `ece` and `network_ece`, which are of all labels together.
+    Averages are means over the labels, except `ece` and `network_ece`, which pool all labels.
 
     Examples:
         >>> nll = trustgp.evaluate(labels, (inputs, tags), progress=False).nll
@@ -137,7 +137,7 @@ class LabelEvaluation(RowReport, Reliability, LabelScores):
     def of(
         cls, prediction: Any, targets: Tensor, foreign: Any = (None, None), *, names: Sequence[str]
     ) -> LabelEvaluation:
-        """Every score, against targets [n, C], and of `foreign` rows: a prediction and targets, or None."""
+        """All scores for targets [n, C]; `foreign`: the prediction of foreign rows and targets, or None."""
         (ood, ood_targets), labels = foreign, prediction.labels.shape[1]
         for name, values in (("data", targets), ("ood", ood_targets)):
             if values is not None:
@@ -183,5 +183,5 @@ class LabelEvaluation(RowReport, Reliability, LabelScores):
 
 
 def _network_probabilities(prediction: LabelPrediction) -> Tensor:
-    """Without any error bar, float64 [n, C]; 1/2 in rows that are not valid."""
+    """Probabilities of the network without any error bar, float64 [n, C]; 1/2 in invalid rows."""
     return (prediction.tempered_logits.double() * prediction.temperature.nan_to_num(0.0, 0.0, 0.0)).sigmoid()

@@ -1,7 +1,7 @@
-"""Scores of probabilities [n, C] against class numbers, int64, [n], or, of several labels, 0 and 1 [n, C].
+"""Scores of probabilities [n, C] against class numbers, int64, [n], or against labels 0 and 1, [n, C].
 
-Every row is scored. A row whose probabilities are not finite costs infinitely much in likelihood, and as much
-as a confident mistake in the others; none is dropped.
+Every row is scored. A row whose probabilities are not finite has an infinite negative log likelihood, and
+costs as much as a confident mistake in the other scores; none is dropped.
 """
 
 import torch
@@ -26,7 +26,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> Tensor:
-    r"""How far the probability of the predicted class is from the share of right ones, a float64 scalar.
+    r"""Mean gap between the probability of the predicted class and the accuracy, a float64 scalar.
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{accuracy}_b - \mathrm{confidence}_b |
 
@@ -37,10 +37,9 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
 
 
 def reliability_curve(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> tuple[Tensor, ...]:
-    """Rows, mean confidence and share of right ones in each bin of confidence, each [bins], float64.
+    """Number of rows, mean confidence and accuracy in each bin of confidence, each [bins], float64.
 
-    Bins have equal width on [0, 1], each without its lower and with its upper end. Empty ones hold 0 three
-    times.
+    Bins have equal width on [0, 1], open below and closed above. All three are 0 in empty bins.
     """
     p = _checked(probabilities, labels)
     if bins < 1:
@@ -53,7 +52,7 @@ def reliability_curve(probabilities: Tensor, labels: Tensor, *, bins: int = BINS
 
 
 def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, ...]:
-    """The same from the confidence and whether it is right, 0 or 1, float64, shape [n] each."""
+    """Number of rows, mean confidence and mean of `right` in each bin, from float64 values [n] each."""
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
     place = torch.bucketize(confidence, edges[1:-1], right=False)
     number = torch.bincount(place, minlength=bins).double()
@@ -71,14 +70,14 @@ def label_nll(probabilities: Tensor, targets: Tensor) -> Tensor:
 
 
 def label_calibration_error(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """How far probabilities are from the share of labels that are there, on average over 15 bins of equal
-    width; those of all rows and labels together. A float64 scalar."""
+    """Mean gap between probabilities and the share of labels that are present, over 15 bins of equal width
+    that pool all rows and labels, a float64 scalar."""
     number, mean, share = label_reliability(probabilities, targets)
     return (number * (share - mean).abs()).sum() / number.sum()
 
 
 def label_reliability(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-    """Labels, their mean probability and the share of those that are there in each of 15 bins [15]."""
+    """Number of labels, their mean probability and the share that is present, in each of 15 bins, [15]."""
     p, there = probabilities.double().flatten(), (targets > 0).double().flatten()
     finite = torch.isfinite(p)  # without an answer: certain, and wrong
     return binned(torch.where(finite, p, 1.0), torch.where(finite, there, 0.0), bins=BINS)
@@ -90,7 +89,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The probabilities in float64, after checks; rows that are not finite are allowed."""
+    """Probabilities in float64, after checks; rows that are not finite are allowed."""
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or len(labels) == 0:
         shapes = f"probabilities have shape {tuple(probabilities.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"{shapes}; [n, C] and [n] are needed, with at least one row.")

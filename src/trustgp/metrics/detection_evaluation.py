@@ -1,4 +1,4 @@
-"""All scores of a detector with error bars, in a report like those of rows."""
+"""All scores of a detector with error bars, in a report like the reports of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from .detections import DECE_BINS, detection_calibration_error, localisation_cal
 from .score_report import RELIABILITY, Reliability, RowCounts, ScoreReport, score_field, separation
 
 Values = dict[str, float | None]
-OVERLAP = 0.5  # from which a detection has found a thing
+OVERLAP = 0.5  # from which a detection has found an object
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionScores:
-    """Of one class, or of all; None where a score is of all only, or has no detections."""
+    """Scores of one class, or of all; None where a score is for all classes only, or has no detections."""
 
-    # Confidence against the share that is right; against that share and how well boxes fit, by class.
+    # D-ECE compares confidence with precision; LaECE with precision times overlap, by class.
     dece: float | None = score_field("D-ECE (20 bins)", "0", share=True)
     detector_dece: float | None = score_field("... of the detector's own confidence", share=True)
     laece: float | None = score_field("LaECE (25 bins)", "0", share=True)
@@ -31,8 +31,8 @@ class DetectionScores:
     edge_coverage: float | None = score_field("edges inside the 95 % interval", "95 %", share=True)
     # 81 % where the errors of the edges are independent, and up to 95 % where they go together.
     box_coverage: float | None = score_field("boxes with all four inside", "81 % to 95 %", share=True)
-    # Separation of these detections from those on foreign pictures; where unknown objects are labelled, from
-    # detections that lie on one. Of pictures: by the largest novelty, also their own, over its threshold.
+    # Separation of these detections from those on foreign pictures, or on unknown objects where these are
+    # labelled. Pictures are ranked by the largest novelty, of detections or their own, over its threshold.
     auroc_novelty: float | None = score_field("AUROC by novelty", "1", foreign=True)
     fpr95_novelty: float | None = score_field("FPR95 by novelty", "0 %", share=True, foreign=True)
     auroc_picture: float | None = score_field("AUROC of pictures", "1", foreign=True)
@@ -44,7 +44,7 @@ class DetectionScores:
 
 @dataclass(frozen=True)
 class SceneCounts(RowCounts):
-    """Pictures, in place of rows, with their targets and detections."""
+    """Counts of pictures, in place of rows, and of their targets and detections."""
 
     noun: ClassVar[str] = "pictures"
     cost: ClassVar[str] = "they have no detections"
@@ -71,11 +71,11 @@ class ScoredScenes:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DetectionEvaluation(ScoreReport, Reliability, DetectionScores):
-    """The scores of a detector with error bars on n pictures, each class's own, and the curves behind them.
+    """Scores of a detector with error bars on n pictures, in total and by class, and the curves behind them.
 
     A detection is right when it overlaps a target of its class by 0.5, each target once, the most confident
-    detection first. Scores are of the detections that the model keeps (`Detection(threshold=...)`). `dece`
-    and `laece` are of the probability that the error bar gives the detector's class; `trustgp.metrics`
+    detection first. Only detections that the model keeps are scored (`Detection(threshold=...)`). `dece`
+    and `laece` use the probability that the error bar gives the detector's class; `trustgp.metrics`
     defines them as `detection_calibration_error` and `localisation_calibration_error`. Average precision,
     which no error bar changes, is left to pycocotools.
 
@@ -92,7 +92,7 @@ class DetectionEvaluation(ScoreReport, Reliability, DetectionScores):
 
     @classmethod
     def of(cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]) -> Self:
-        """Every score, for classes of these names; `trustgp.evaluate` checks its arguments."""
+        """All scores, for classes with these names; `trustgp.evaluate` checks the arguments."""
         pairs = _Pairs(scenes, len(names))
         counts = {"targets": pairs.number, "detections": len(pairs.labels), "matched": int(pairs.hit.sum())}
         valid = [torch.tensor([one.valid for one in part.detections]) for part in (scenes, ood) if part]
@@ -116,7 +116,7 @@ class DetectionEvaluation(ScoreReport, Reliability, DetectionScores):
 
     @property
     def warning(self) -> str:
-        """Of pictures without an answer, and of a missing threshold."""
+        """Warning about pictures without a finite prediction, and about a missing threshold."""
         message = "No threshold: U-Recall and A-OSE need one; call model.threshold() first."
         needed = not self.scenes.marked and self.detector_a_ose is not None
         return " ".join([self.counts.warning, message if needed else ""]).strip()
@@ -146,7 +146,7 @@ class _Pairs:
         self.inside = torch.cat([(low <= true) & (true <= high) for low, high, true in ends])  # [k, 4]
 
     def scores(self, own: Tensor) -> Values:
-        """Of a subset of the detections, bool, [n]: calibration, and edges of those that match a target."""
+        """Scores of a subset of the detections, bool, [n]: calibration, and edges of matched detections."""
         right, shared, labels = self.hit[own].double(), self.shared[own], self.labels[own]
         values: dict[str, Tensor | None] = {}
         for prefix, mark in (("", self.probability[own]), ("detector_", self.confidence[own])):

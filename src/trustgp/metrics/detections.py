@@ -17,18 +17,18 @@ DECE_BINS, LAECE_BINS = 20, 25  # as in the papers
 
 
 def match_targets(detections: Any, targets: Any, *, min_overlap: float = 0.5) -> tuple[Tensor, Tensor]:
-    """The target that each detection matches, -1: none, and their overlap, 0 without one, as COCO defines it.
+    """Target that each detection matches (-1: none), and their overlap (0 if none), as COCO defines it.
 
-    Detections are matched in the order of their confidence, each with the free target of its class that it
-    overlaps most, if by `min_overlap` at least.
+    Detections are matched in the order of their confidence, each with the unmatched target of its class that
+    it overlaps most, if the overlap is at least `min_overlap`.
 
     Args:
-        detections: k of a picture, with `boxes`, `labels` and `confidence`.
-        targets: m of the same picture, with `boxes` and `labels`.
+        detections: The k detections of a picture, with `boxes`, `labels` and `confidence`.
+        targets: The m targets of the same picture, with `boxes` and `labels`.
         min_overlap: Intersection over union, in (0, 1].
 
     Returns:
-        int64 and float64, shape [k] each.
+        Indices, int64, and overlaps, float64, shape [k] each.
     """
     k, m = len(detections.labels), len(targets.labels)
     matched, shared = torch.full((k,), -1), torch.zeros(k, dtype=torch.float64)
@@ -49,15 +49,15 @@ def detection_calibration_error(confidence: Tensor, right: Tensor, *, bins: int 
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{precision}_b - \mathrm{confidence}_b |
 
-    over bins of equal width, each without its lower and with its upper end. Missed targets cost nothing.
+    over bins of equal width, open below and closed above. Missed targets cost nothing.
 
     Args:
         confidence: In [0, 1], shape [n].
-        right: 1 where a detection matches a target, else 0, shape [n]; or another aim of the confidence.
-        bins: Their number.
+        right: 1 where a detection matches a target, else 0, shape [n]; or other values to compare with.
+        bins: Number of bins.
 
     Returns:
-        None without detections.
+        The error; None without detections.
     """
     same_shape(confidence=confidence, right=right)
     if confidence.ndim != 1:
@@ -75,20 +75,20 @@ def detection_calibration_error(confidence: Tensor, right: Tensor, *, bins: int 
 def localisation_calibration_error(
     confidence: Tensor, shared: Tensor, labels: Tensor, *, bins: int = LAECE_BINS
 ) -> Tensor | None:
-    r"""LaECE, the mean over the classes that were detected, a float64 scalar (Oksuz et al. 2023).
+    r"""LaECE: calibration error, averaged over the detected classes, a float64 scalar (Oksuz et al. 2023).
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{confidence}_b - \mathrm{precision}_b \overline{\mathrm{IoU}}_b |
 
-    where the mean overlap is that of the right detections in a bin: a confidence should be precision and fit.
+    where the mean IoU is over the right detections in a bin: confidence should be precision times overlap.
 
     Args:
         confidence: In [0, 1], shape [n].
-        shared: Overlap of a detection with the target that it matches, 0 without one, shape [n].
-        labels: Its class, int64, shape [n].
-        bins: Of equal width; 25 in the paper.
+        shared: Overlap of each detection with the target that it matches, 0 without one, shape [n].
+        labels: Class of each detection, int64, shape [n].
+        bins: Number of bins of equal width; 25 in the paper.
 
     Returns:
-        None without detections.
+        The error; None without detections.
     """
     same_shape(confidence=confidence, shared=shared, labels=labels)
     error: Any = detection_calibration_error  # not None: a class has a detection

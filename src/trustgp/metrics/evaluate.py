@@ -1,4 +1,4 @@
-"""`trustgp.evaluate`: reads rows or pictures, checks them, predicts, and scores."""
+"""`trustgp.evaluate`: read rows or pictures, check them, predict, and score."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def evaluate(
     progress: bool = True,
     unpack: Unpack | None = None,
 ) -> Any:
-    """Every score of a model, or of predictions it made, in one call.
+    """Compute all scores of a model, or of its predictions, in one call.
 
-    Every row is scored; one without a finite prediction costs an infinite likelihood, and is counted in
-    `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`. Where the
+    Every row is scored; one without a finite prediction costs an infinite NLL, and is counted in `invalid`.
+    `evaluate(...).corrected` scores the corrected mean, too, without predicting again. Where the
     model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`; where it
     predicts several labels, the targets are 0 or 1, and the scores those of `LabelEvaluation`. For a
     detector, the rows are pictures with their targets, and the scores those of `DetectionEvaluation`.
 
     Args:
-        model: What `trustgp.fit` gave, or anything else whose `predict(inputs)` returns a `Prediction`;
+        model: The result of `trustgp.fit`, or any object whose `predict(inputs)` returns a `Prediction`;
             or such a `Prediction` itself.
-        data: Rows the model has not seen: `(inputs, targets)`, a Dataset or a DataLoader. For a
+        data: Held-out rows that the model has not seen: `(inputs, targets)`, a Dataset or a DataLoader. For a
             `Prediction`: its targets, or (inputs, targets), in the same order. For a detector: pictures and
             targets, as for `trustgp.detection.fit`.
-        ood: Foreign rows, to score their separation: inputs, `(inputs, targets)`, a Dataset or a
-            DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector: pictures,
-            or pictures and targets; labels beyond its classes are of unknown objects.
-        names: Of the outputs, for the tables; None: "output 0", "output 1", ... For a detector: of its
-            classes.
+        ood: Foreign (out-of-distribution) rows, to score their separation: inputs, `(inputs, targets)`, a
+            Dataset or a DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector:
+            pictures, or pictures and targets; labels beyond its classes are of unknown objects.
+        names: Names of the outputs, for the tables; None: "output 0", "output 1", ... For a detector:
+            names of its classes.
         progress: Show bars while predicting; in a terminal only.
-        unpack: `lambda batch: (inputs, targets)`, where the batches of `data` and `ood` are something else.
+        unpack: `lambda batch: (inputs, targets)`, where batches of `data` and `ood` have another form.
 
     Returns:
         An `Evaluation`, `ClassEvaluation`, `LabelEvaluation` or `DetectionEvaluation`: look at it, or at
@@ -97,7 +97,7 @@ def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
 
 
 def _evaluate_detector(model: Any, data: Any, ood: Any, names: Any, progress: bool) -> DetectionEvaluation:
-    """The same for a model that reads pictures and targets itself, and predicts `Detections`."""
+    """Evaluation of a model that reads pictures and targets itself, and predicts `Detections`."""
     images, targets = model.read_scenes(data, name="data")
     if not any(len(one.labels) for one in targets):
         raise ValueError("data: there are no targets in any picture, so nothing can be scored.")
@@ -119,7 +119,7 @@ def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: 
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
-    """The prediction for inputs, in chunks; the first one shows whether the outputs fit."""
+    """Prediction for the inputs, made in chunks, of which each is checked for its shape."""
     if isinstance(source, Prediction):
         return source
     lots, parts = list(chunks(count(source), CHUNK_ROWS)), []
@@ -134,7 +134,7 @@ def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporte
 
 
 def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> None:
-    """Raise unless there is one prediction for each target; a row has one label however many classes."""
+    """Raise ValueError unless each target has a prediction; with classes, a row has one target label."""
     shape = list(as_matrix(prediction.mean).shape)
     if shape != [rows, shape[1] if isinstance(prediction, ClassPrediction) else outputs]:
         what = f"{name}: the prediction is {shape} but the targets are {[rows, outputs]}"
@@ -142,7 +142,7 @@ def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> 
 
 
 def _familiar(model: Any, data: Any, unpack: Unpack | None) -> tuple[Any, Tensor]:
-    """The inputs of `data`, or their prediction where that was given, and their targets."""
+    """Inputs of `data`, or the prediction of them if that was given, and their targets."""
     if isinstance(model, Prediction):
         targets = _read_targets(data, "data")
         _check_shape(model, *targets.shape, name="data")
@@ -155,7 +155,7 @@ def _familiar(model: Any, data: Any, unpack: Unpack | None) -> tuple[Any, Tensor
 
 
 def _read_targets(data: Any, name: str) -> Tensor:
-    """Targets [n, C] for a prediction, alone or as (inputs, targets)."""
+    """Targets [n, C] for a prediction, given alone or as (inputs, targets)."""
     values = data[1] if isinstance(data, tuple | list) and len(data) == 2 else data
     if not isinstance(values, ArrayLike):
         raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor, array or series.")
@@ -165,7 +165,7 @@ def _read_targets(data: Any, name: str) -> Tensor:
 
 
 def _check_targets(model: Any, given: dict[str, Tensor | None]) -> None:
-    """Raise unless all are real numbers, or 0 and 1 where there are several labels a row."""
+    """Raise ValueError unless all targets are real numbers, or 0 and 1 where a row has several labels."""
     likelihood = getattr(getattr(model, "origin", None), "likelihood", None)
     outputs = model.shape.outputs if isinstance(likelihood, MultiLabel) else 0
     outputs = as_matrix(model.mean).shape[1] if isinstance(model, LabelPrediction) else outputs
@@ -177,7 +177,7 @@ def _check_targets(model: Any, given: dict[str, Tensor | None]) -> None:
 
 
 def _foreign(model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack | None) -> tuple[Any, Any]:
-    """Foreign inputs or their prediction, as the familiar rows have, and their targets [m, C], if known."""
+    """Foreign inputs, or the prediction of them if that was given, and their targets [m, C] or None."""
     source, targets = ood if isinstance(ood, tuple | list) and len(ood) == 2 else (ood, None)
     if isinstance(source, Prediction):
         targets = None if targets is None else _read_targets(targets, "ood")
@@ -193,7 +193,7 @@ def _foreign(model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack |
 
 
 def _foreign_rows(source: Any, inputs: Inputs, network: Any, unpack: Unpack | None) -> tuple[Inputs, Any]:
-    """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
+    """Foreign inputs and targets (None: none given), separated by the structure of the familiar inputs."""
     if is_stream(source):
         loader, _ = batches_of(source, CHUNK_ROWS)
         pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)

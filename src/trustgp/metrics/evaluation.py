@@ -1,4 +1,4 @@
-"""All scores of a prediction, as a table or a dict."""
+"""All scores of a prediction of real numbers, as a table or a dict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .score_report import RISK, RowCounts, RowReport, risk_curves, score_field, 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionScores:
-    """Of one output, or of all; those of foreign rows are None where there are no such rows."""
+    """Scores of one output, or of all; scores of foreign rows are None where there are no such rows."""
 
     nll: float = score_field("NLL", "low")  # mean negative log likelihood, in nats
-    # The same of a Gaussian with the same mean and variance, for comparison with methods that have no other.
+    # NLL of a Gaussian with the same mean and variance, for comparison with methods that give no other.
     gaussian_nll: float = score_field("NLL, as a Gaussian", "low")
     crps: float = score_field("CRPS", "low")  # mean continuous ranked probability score
     rmse: float = score_field("RMSE", "low")
@@ -29,7 +29,7 @@ class RegressionScores:
     # Area under the selective-risk curve: the mean squared error of the rows with the smallest std, averaged
     # over how many are kept. It lies near the mse where std does not rank the errors.
     aurc: float = score_field("AURC, rows ranked by std", "below MSE")
-    aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest there is
+    aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest possible
     coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
     sharpness: float = score_field("width of that interval", "low")
     # Mean absolute difference of the coverage curve from the nominal coverage.
@@ -48,9 +48,9 @@ class RegressionScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Evaluation(RowReport, RegressionScores):
-    """The scores of n rows on average over the outputs, each output's own, and the curves behind them.
+    """Scores of n rows, averaged over the outputs and of each output, and the curves behind them.
 
-    Averages are plain means over the outputs, but for `rmse`, the root of the averaged mse, and for
+    Averages are plain means over the outputs, except for `rmse`, the root of the averaged mse, and for
     `auroc_std` and `fpr95_std`, for which a row's score is its mean std. Where outputs have different
     units, look at them one by one.
 
@@ -69,7 +69,7 @@ class Evaluation(RowReport, RegressionScores):
     def of(
         cls, prediction: Prediction, targets: Tensor, foreign: Any = (None, None), *, names: Sequence[str]
     ) -> Evaluation:
-        """Every score, of targets [n, C], and of `foreign` rows: a prediction and targets [m, C], or None."""
+        """All scores for targets [n, C]; `foreign`: a prediction of foreign rows, targets [m, C], or None."""
         ood, ood_targets = foreign
         (mean, variance), usable = mean_and_variance(prediction), finite(prediction)
         targets = targets.to(mean.device)
@@ -110,7 +110,7 @@ class Evaluation(RowReport, RegressionScores):
 
     @cached_property
     def corrected(self) -> Evaluation:
-        """The same rows, scored about the corrected mean; nothing is predicted anew."""
+        """Evaluation of the same rows about the corrected mean, without predicting again."""
         inner, foreign = self.prediction.corrected, getattr(self.ood_prediction, "corrected", None)
         if inner is self.prediction:
             return self
@@ -124,7 +124,7 @@ def mean_and_variance(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 
 def finite(prediction: Prediction) -> Prediction:
-    """The same as [n, C], with an infinite variance where mean or variance is not a finite number."""
+    """Prediction as [n, C], with an infinite variance where mean or variance is not a finite number."""
     lost = torch.isinf(mean_and_variance(prediction)[1])
     names = ("mean", "epistemic", "aleatoric", "excess", "rare", "df", "fallback_weight", "fallback_location")
     values = {k: as_matrix(v) for k in names if (v := getattr(prediction, k)) is not None}
@@ -134,7 +134,7 @@ def finite(prediction: Prediction) -> Prediction:
 
 
 def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
-    """Scores of each output, shape [C]."""
+    """NLL, MSE and coverage of each output, shape [C]."""
     usable, level = finite(prediction), torch.tensor([0.95], dtype=torch.float64)
     return {
         "nll": -usable.log_prob(targets).mean(0),

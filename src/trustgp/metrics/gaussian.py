@@ -1,6 +1,6 @@
-"""Scores of predictions of numbers against targets.
+"""Scores of predictions of real numbers against targets.
 
-Mean, positive variance and target are of one shape, [n] or [n, C].
+Mean, positive variance and target have one shape, [n] or [n, C].
 """
 
 import math
@@ -48,13 +48,13 @@ def coverage_curve(
     .. math:: \text{observed}(p) = \tfrac1n \#\{ i : P(|Y_i - \mu_i| \le |y_i - \mu_i|) \le p \}
 
     Args:
-        prediction: Of n rows, and C outputs.
+        prediction: Prediction of n rows and C outputs.
         target: Shape [n] or [n, C].
-        levels: p, in [0, 1], shape [L]; None: 100 of them, evenly from 0 to 1.
+        levels: Values of p in [0, 1], shape [L]; None: 100 values, evenly from 0 to 1.
 
     Returns:
-        The levels [L], and what was observed, shape [L] or [L, C]; float64. A row without a finite mean is
-        in no interval, not even in that of level 1.
+        The levels [L], and the observed coverage, shape [L] or [L, C]; float64. A row without a finite mean
+        is in no interval, not even in that of level 1.
     """
     mean = prediction.mean
     same_shape(mean=mean, target=target)

@@ -1,4 +1,4 @@
-"""One score a row: does it rank the losses, and separate foreign rows from familiar ones?"""
+"""Scores with one number per row: how they rank losses, and separate foreign rows from familiar ones."""
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ def selective_risk(scores: Tensor, losses: Tensor) -> Tensor:
 
     .. math:: R_k = \tfrac1k \sum_{i \le k} \ell_{(i)}, \qquad \text{AURC} = \tfrac1n \sum_k R_k
 
-    Rows of equal score are taken in random order, on average: with a constant score the curve is flat, the
-    mean loss, and no order of the rows in a file can make it better. Scores equal to the losses give the
-    oracle's curve, which none can undercut.
+    Rows of equal score are averaged over random orders: with a constant score the curve is flat, at the mean
+    loss, and no order of the rows in a file can improve it. Scores equal to the losses give the oracle's
+    curve, which no other scores can undercut.
 
     Args:
         scores: How uncertain a row is, for example its std, shape [n].
-        losses: Not negative, for example squared errors, shape [n].
+        losses: Losses, not negative, for example squared errors, shape [n].
 
     Returns:
         R, shape [n], float64; its mean is the area under the risk-coverage curve.
@@ -55,8 +55,8 @@ def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     """False positive rate at 95 % true positives, a float64 scalar; 0 is best, 0.95 is chance.
 
     As in the literature on out-of-distribution detection (Hendrycks and Gimpel 2017, Liang et al. 2018), the
-    familiar rows are the positives, and pass when their score is low: the share of foreign rows that pass
-    too, when the threshold lets 95 % of the familiar rows pass. The arguments are those of `auroc`.
+    familiar rows are the positives, and pass when their score is low. The rate is the share of foreign rows
+    that pass, too, when the threshold lets 95 % of familiar rows pass. The arguments are those of `auroc`.
     """
     familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
     needed = -(-95 * len(familiar) // 100)  # whole rows: 0.95 n in floats may round up past it

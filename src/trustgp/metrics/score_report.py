@@ -1,6 +1,6 @@
 """A report of scores: their names, titles, table and dict.
 
-A kind of prediction has a dataclass of its scores, each a `score_field`, and a `ScoreReport` that is one.
+Each kind of prediction has a dataclass with a `score_field` per score, and a `ScoreReport` derived from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data.tables import html_table
 from .ranking import auroc, fpr95, selective_risk
 
-ALL = "all"  # how the average over the outputs is called
+ALL = "all"  # name of the average over the outputs
 RISK = {"kept": "kept", "risk": "risk", "oracle": "oracle_risk"}  # fields of curves
 RELIABILITY = {"rows": "bin_rows", "confidence": "confidence", "right": "right"}
 MAX_COLUMNS = 8  # of outputs, in a table
@@ -28,13 +28,13 @@ CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken 
 
 
 def score_field(title: str, good: str = "", *, share: bool = False, foreign: bool = False) -> Any:
-    """A score in a dataclass: its title, what is good, whether it is a share, and of foreign rows."""
+    """Dataclass field of a score: title, good value, whether it is a share, and whether of foreign rows."""
     return field(default=None, metadata={"title": title, "good": good, "share": share, "foreign": foreign})
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows, and how many of them have no finite prediction."""
+    """Number of rows, and number of rows without a finite prediction."""
 
     noun: ClassVar[str] = "rows"
     cost: ClassVar[str] = "each costs an infinite NLL"
@@ -46,12 +46,12 @@ class RowCounts:
 
     @classmethod
     def of(cls, *usable: Tensor) -> RowCounts:
-        """From which rows have one, bool, [n]; then which foreign rows, where there are any, [m]."""
+        """Counts from masks of rows with a finite prediction, bool: familiar [n], then any foreign [m]."""
         return cls(*(number for part in usable for number in (len(part), int((~part).sum()))))
 
     @property
     def warning(self) -> str:
-        """That some have none; empty where all have one."""
+        """Warning about rows without a finite prediction; empty if there are none."""
         kinds = ((self.invalid, self.rows, ""), (self.ood_invalid, self.ood_rows, "foreign "))
         parts = [f"{bad:,} of {rows:,} {kind}{self.noun}" for bad, rows, kind in kinds if bad]
         return f"No finite prediction for {' and '.join(parts)}: {self.cost}." if parts else ""
@@ -59,25 +59,25 @@ class RowCounts:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoreReport:
-    """The scores of n rows or pictures."""
+    """Scores of n rows or pictures."""
 
     kind: ClassVar[type]  # the dataclass of the scores
     shown: ClassVar[tuple[str, ...]]  # those that `repr` shows
     curve_fields: ClassVar[Mapping[str, Mapping[str, str]]]  # the field of each tensor of a curve
 
     counts: RowCounts
-    subject: str  # what there is of each row, such as "2 outputs", for the title of the table
+    subject: str  # what each row has, such as "2 outputs", for the title of the table
     outputs: Mapping[str, Any] = field(default_factory=dict)  # scores by output; empty: rows have one score
 
     def __len__(self) -> int:
         return self.counts.rows
 
-    invalid = property(lambda self: self.counts.invalid, doc="How many rows have no finite prediction.")
-    ood_invalid = property(lambda self: self.counts.ood_invalid, doc="The same of the foreign rows.")
+    invalid = property(lambda self: self.counts.invalid, doc="Number of rows without a finite prediction.")
+    ood_invalid = property(lambda self: self.counts.ood_invalid, doc="`invalid`, of foreign rows.")
 
     @property
     def average(self) -> Any:
-        """The scores alone, on average over the outputs."""
+        """Scores averaged over the outputs, without the curves."""
         return self.kind(**{each.name: getattr(self, each.name) for each in fields(self.kind)})
 
     @property
@@ -87,12 +87,12 @@ class ScoreReport:
 
     @property
     def warning(self) -> str:
-        """The line below the table; empty: none."""
+        """Text of the line below the table; empty if there is none."""
         return self.counts.warning
 
     def table(self) -> Table:
-        """For a terminal: a line for each score, a column for each output. Of more than 8 outputs, only the
-        lowest and the highest are shown."""
+        """Table for a terminal, with a line for each score and a column for each output. With more than 8
+        outputs, two columns show the lowest and the highest value of each score instead."""
         header, sections = self._cells()
         table = Table(title=self._title, caption=self.warning, title_justify="left", caption_justify="left")
         table.add_column(header[0])
@@ -114,7 +114,7 @@ class ScoreReport:
         return f"{len(self):,} {counts.noun}, {self.subject}{against}"
 
     def _cells(self) -> tuple[list[str], list[list[list[str]]]]:
-        """The header of the table, and its lines as texts: those of the rows, then those of foreign ones."""
+        """Header of the table, and its lines as texts: scores of the rows, then those of foreign rows."""
         average, *each = self.scores.items()
         ranged = len(each) > MAX_COLUMNS
         names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
@@ -133,7 +133,7 @@ class ScoreReport:
         return ["score", "good is", each[0][0] if len(each) == 1 else ALL, *names], sections
 
     def to_dict(self) -> dict[str, Any]:
-        """Scores and curves as plain values that JSON can hold; infinity is the text "inf"."""
+        """Scores and curves as plain values that JSON can hold; infinity becomes the text "inf"."""
 
         def by_output(field: str) -> Any:  # [L], or [L, C]: by name, the average first
             values = getattr(self, field)
@@ -160,14 +160,14 @@ class ScoreReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RowReport(ScoreReport):
-    """The scores of n rows, and the curves behind them."""
+    """Scores of n rows, and the curves behind them."""
 
     kept: Tensor  # shares of the rows that are kept, the surest first [100]
     risk: Tensor  # their mean loss [100], or [100, C] with a column for each output
-    oracle_risk: Tensor  # the same of rows that are ranked by their losses
+    oracle_risk: Tensor  # mean loss of as many rows, ranked by their losses
     prediction: Any  # what was scored
-    targets: Tensor  # against these
-    ood_prediction: Any  # that of the foreign rows, where given
+    targets: Tensor  # the targets it was scored against
+    ood_prediction: Any  # the prediction of the foreign rows; None: none was given
     ood_targets: Tensor | None
 
 
@@ -181,8 +181,8 @@ class Reliability:
 
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Ranking of the losses by scores, shape [n] or [n, C]: the areas `aurc` and `aurc_oracle`, [] or [C].
-    Then the curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C]."""
+    """Areas `aurc` and `aurc_oracle`, [] or [C], for losses ranked by scores, each [n] or [n, C]; then the
+    curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C]."""
     risk, oracle = _risks(scores, losses), _risks(losses, losses)
     steps = torch.arange(1, CURVE_POINTS + 1, device=losses.device)
     last = (steps * len(losses) + CURVE_POINTS - 1) // CURVE_POINTS - 1  # whole numbers: no rounding past n
@@ -192,19 +192,19 @@ def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict
 
 
 def _risks(scores: Tensor, losses: Tensor) -> Tensor:
-    """Selective risk, of each output where there are several, shape [n] or [n, C]."""
+    """Selective risk, separately for each output, shape [n] or [n, C]."""
     columns = zip(scores.reshape(len(scores), -1).T, losses.reshape(len(losses), -1).T, strict=True)
     return torch.stack([selective_risk(score, loss) for score, loss in columns], dim=1).reshape(losses.shape)
 
 
 def separation(marks: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """AUROC and FPR95 of each mark, which familiar rows [n] and foreign rows [m] have, by "auroc_MARK"."""
+    """AUROC and FPR95 by "auroc_MARK" and "fpr95_MARK", from marks of familiar [n] and foreign rows [m]."""
     scores = {"auroc": auroc, "fpr95": fpr95}
     return {f"{name}_{mark}": score(*both) for mark, both in marks.items() for name, score in scores.items()}
 
 
 def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
-    """Dataclasses, mappings and tensors as JSON can hold them; `infinite` maps NaN and infinity."""
+    """Plain values that JSON can hold, from dataclasses and tensors; `infinite` maps NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else infinite(value)
     if is_dataclass(value):

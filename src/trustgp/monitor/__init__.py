@@ -1,1 +1,1 @@
-"""A running robot's verdicts: frames in, `ok` or not out."""
+"""Monitoring of a running robot: a verdict on each frame of sensor values."""

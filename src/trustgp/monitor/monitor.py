@@ -26,7 +26,7 @@ class FrameHistory:
     largest_score: float | None = None
 
     def add(self, status: str, score: float | None) -> None:
-        """One frame; the score of an invalid one is None."""
+        """Add one frame; the score of an invalid frame is None."""
         if score is not None:
             self.largest_score = score if self.largest_score is None else max(self.largest_score, score)
         self.frames += 1
@@ -37,7 +37,7 @@ class FrameHistory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one frame; of an invalid frame only `status`, `frame` and `reason`.
+    """Verdict on one frame; for an invalid frame only `status`, `frame` and `reason` are set.
 
     Examples:
         >>> verdict = trustgp.Monitor(model)(inputs[0])
@@ -49,13 +49,13 @@ class Verdict:
     mean: Tensor | None = None  # the network's own output, shape [C]
     std: Tensor | None = None  # its standard deviation, shape [C]
     novelty: float | None = None  # in [0, 1]
-    score: float | None = None  # is compared with the threshold; in regression the novelty
-    expert: tuple[int, ...] | None = None  # that predicted, one number for each kernel
+    score: float | None = None  # number compared with the threshold; in regression the novelty
+    expert: tuple[int, ...] | None = None  # index of the expert that predicted, one for each kernel
     reason: str = ""  # why the frame is invalid; empty: it is valid
     quiet: int | None = None  # quiet frames in a row, of `patience` that end the alarm; None: no alarm
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; infinite numbers are None."""
+        """Plain values for JSON; NaN and infinite numbers are None."""
         return plain(self, infinite=lambda _: None)
 
 
@@ -66,7 +66,7 @@ class Latch:
         self._patience, self._left = patience, 0  # quiet frames that end it, and those still missing
 
     def __call__(self, *, above: bool, quiet: bool) -> bool:
-        """Whether it is on, after a frame above the enter level, or below the leave level (quiet)."""
+        """Whether the alarm is on after a frame above the enter level, or below the leave level (quiet)."""
         if above or (self._left and not quiet):
             self._left = self._patience
         elif self._left:
@@ -75,7 +75,7 @@ class Latch:
 
     @property
     def quiet(self) -> int | None:
-        """Quiet frames in a row, of `patience` that end the alarm; None: it is off."""
+        """Number of quiet frames in a row, of `patience` that end the alarm; None if it is off."""
         return self._patience - self._left if self._left else None
 
 
@@ -89,24 +89,24 @@ class Monitor:
     depend on the number of calls. Not thread-safe.
 
     A frame is *novel* when its score is above the threshold, else *uncertain* when a standard deviation is
-    above its limit. Either lasts until `patience` valid frames in a row are below `leave` times that.
+    above its limit. Either lasts until `patience` valid frames in a row are below `leave` times the level.
 
     Args:
         model: An `UncertaintyModel`, a `DetectionModel`, an opened file of either, or any other
             `PredictionSource`.
-        threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the held-out
-            rows of the fit, for `false_alarm`.
+        threshold: Threshold of the novelty score. None: the model's own (`model.threshold`), or that of the
+            held-out rows of the fit, for `false_alarm`.
         std: The largest acceptable standard deviation, in the units of the outputs: a number, or one for
-            each output. None: exceeded by the share `false_alarm` of the held-out rows, if the model still
-            has them (after a fit, not after loading) or `rows` are given, else no limit.
-        confidence: For classes, instead of `std`: the least probability of the likeliest one; of several
-            labels, that each is there or not.
+            each output. None: the limit that the share `false_alarm` of the held-out rows exceeds, if the
+            model still has them (after a fit, not after loading) or `rows` are given; else no limit.
+        confidence: For classes, instead of `std`: the smallest acceptable probability of the likeliest class;
+            for several labels, of the likelier value of each label.
         rows: Familiar rows, as the model takes them, from which the other limits are computed.
         false_alarm: The share of familiar frames that may cause either alarm.
         leave: Leave level over enter level, in (0, 1].
-        patience: Quiet frames in a row before an alarm ends.
+        patience: Number of quiet frames in a row before an alarm ends.
 
-    `threshold` is the novelty score above which a frame is novel, `limit` the std [C] (of classes:
+    `threshold` is the novelty score above which a frame is novel, `limit` the std [C] (for classes:
     1 - probability [1]) above which it is uncertain; None: no limit.
 
     Examples:
@@ -132,7 +132,7 @@ class Monitor:
             raise ValueError(f"patience={patience}; it must be at least 1.")
         if not 0.0 < leave <= 1.0:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
-        model = getattr(model, "watch", lambda: model)()  # of a detector
+        model = getattr(model, "watch", lambda: model)()  # for a detector
         self.model, self.leave, self.patience = model, float(leave), int(patience)
         limit = given_limit(std, confidence)
         self.threshold, self.limit = find_limits(model, threshold, limit, rows, false_alarm)
@@ -184,7 +184,7 @@ class Monitor:
         return f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], {options}, {now})"
 
     def _invalid(self, reason: str) -> Verdict:
-        """An invalid frame is not a quiet one: active alarms restart."""
+        """Verdict on an invalid frame, which is not quiet: active alarms restart their count."""
         self._novel(above=False, quiet=False)
         self._uncertain(above=False, quiet=False)
         return self._verdict(INVALID, reason=reason)

@@ -28,7 +28,7 @@ class FrameError(ValueError):
 
 
 def _as_row(frame: Inputs, like: Inputs) -> Inputs:
-    """The frame as inputs of one row like another, all finite; leaves may have the batch dimension or not."""
+    """Frame as inputs of one row, in shape and type like `like`; FrameError if it does not fit or is NaN."""
     if structure(frame) != structure(like):
         raise FrameError(f"the structure is {structure(frame)}, not {structure(like)}")
     fitted = []
@@ -42,7 +42,7 @@ def _as_row(frame: Inputs, like: Inputs) -> Inputs:
 
 
 def read_frame(frame: Any, wanted: str | None) -> Inputs:
-    """A frame of arrays, lists or numbers with every leaf a tensor; the wanted structure may be unknown."""
+    """Frame of arrays, lists or numbers with every leaf as a tensor; `wanted`: its structure, if known."""
     if isinstance(frame, dict):
         return {key: read_frame(value, None) for key, value in frame.items()}
     nested = isinstance(frame, (tuple, list)) and wanted != "tensor"
@@ -67,7 +67,7 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
 
 
 class FrameReader:
-    """Predictions of a model for frames; the first one defines their form."""
+    """Reader of frames that returns a model's predictions; the first frame defines the form of all."""
 
     def __init__(self, model: Any) -> None:
         fitted = isinstance(model, UncertaintyModel)
@@ -90,7 +90,7 @@ class FrameReader:
         return reading
 
     def _first(self, frame: Inputs) -> tuple[Inputs, Reading]:
-        """A frame as the first row that the model predicts, and its prediction; what is not finite is 0."""
+        """First form of a frame, as one row, that the model accepts, and its prediction; NaN counts as 0."""
         first: Exception | None = None
         for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), self._dtype):
             try:
@@ -106,7 +106,7 @@ class FrameReader:
 
 
 def _candidate_rows(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
-    """Readings of a frame as one row, the likeliest first: with the batch dimension, or without."""
+    """Possible forms of a frame as one row, the likeliest first: with the batch dimension, or without."""
     tensors = leaves(frame)
     batched = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
     flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number
@@ -131,7 +131,7 @@ class PredictionSource(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """The fields of n rows, on the CPU."""
+    """Fields of the predictions of n rows, on the CPU."""
 
     mean: Tensor  # [n, C]
     std: Tensor  # [n, C]
@@ -144,8 +144,8 @@ class Reading:
 
     @property
     def uncertainty(self) -> Tensor:
-        """Of each row, float64: std [n, C]; of classes 1 - their largest probability [n, 1]; of labels that
-        of the least certain one."""
+        """Uncertainty of each row, float64: std [n, C]; for classes 1 - the largest probability [n, 1]; for
+        labels the probability [n, 1] that the least certain one is wrong."""
         if self.probabilities is None:
             return self.std.double()
         p = self.probabilities.double()
@@ -155,7 +155,7 @@ class Reading:
 
 
 def read_prediction(model: Any, inputs: Any) -> Reading:
-    """The prediction of a model, or of a `PredictionSource`; an error names missing fields."""
+    """The prediction of a model, or of a `PredictionSource`; TypeError if fields are missing."""
     prediction = getattr(model, "predict", model)(inputs)
 
     def field(name: str) -> Tensor | None:
@@ -180,7 +180,7 @@ def joint_limit(uncertainties: Tensor, false_alarm: float) -> Tensor | None:
     .. math:: l_c = \mathrm{median}_c \cdot Q_{1 - \alpha}( \max_c u_c / \mathrm{median}_c )
 
     One quantile for all numbers (`held_out_quantile`), so that many outputs cause no more false alarms than
-    one. None where the held-out rows [n, C], all finite, are too few.
+    one. None if there are too few held-out rows [n, C], which must be finite.
     """
     if len(uncertainties) < needed_rows(1.0 - false_alarm):
         return None

@@ -1,6 +1,6 @@
 """Drawings of predictions and their scores, on axes that the caller owns; `overview` makes one picture.
 
-Everywhere `axes` are those of matplotlib, `colour` is that of a line and its band, `label` appears in the
+In all functions `axes` are matplotlib axes, `colour` is that of a line and its band, `label` appears in the
 legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
 
 Examples:

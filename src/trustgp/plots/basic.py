@@ -14,8 +14,8 @@ from .style import BLUE, INK, PALETTE, numbers
 def draw_band(
     axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
 ) -> None:
-    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending; `label` is
-    that of the band, `line` that of the line."""
+    """Draw a line and the band mean - half .. mean + half around it, shape [n] each; x is ascending; `label`
+    and `line` are the entries of the band and the line in the legend."""
     place, centre, width = (numbers(values) for values in (x, mean, half))
     style = {"color": colour, "alpha": 0.2, "linewidth": 0, "label": label or None}
     axes.fill_between(place, centre - width, centre + width, **style)
@@ -32,11 +32,11 @@ def draw_bands(
     colour: str = BLUE,
     label: str = "prediction",
 ) -> None:
-    """A prediction along one input: the mean, and bands of one, two and three standard deviations.
+    """Draw a prediction along one input: the mean, and bands of one, two and three standard deviations.
 
     Args:
         x: Where the prediction was made, in any order, shape [n] or [n, 1].
-        targets: Drawn as dots, shape [n], [n, 1] or [n, C].
+        targets: Targets to draw as dots, shape [n], [n, 1] or [n, C].
         output: Which output to draw.
     """
     mean, variance = (values[:, output] for values in mean_and_variance(prediction))
@@ -44,7 +44,7 @@ def draw_bands(
         raise ValueError(f"x has shape {tuple(x.shape)} for a prediction of {len(mean)} rows; one each.")
     place, order = x.detach().flatten().cpu().sort()
     centre, deviation = (numbers(values.detach().cpu()[order]) for values in (mean, variance.sqrt()))
-    for sigma in (3, 2, 1):  # where bands overlap they are deeper
+    for sigma in (3, 2, 1):  # overlapping bands are darker
         low, high = centre - sigma * deviation, centre + sigma * deviation
         axes.fill_between(numbers(place), low, high, color=colour, alpha=0.16, linewidth=0)
     if targets is not None:
@@ -57,10 +57,10 @@ def draw_bands(
 def draw_histograms(
     axes: Any, samples: Mapping[str, Tensor], *, colours: Sequence[str] = PALETTE, bins: int = 60
 ) -> None:
-    """Histograms of samples [n] by name, not negative, on a logarithmic scale, each of area one.
+    """Draw histograms of non-negative samples [n] by name, on a logarithmic scale; bars of each sum to one.
 
     Zeros have no place on such a scale: they are counted at the left end, with the smallest number above
-    zero, infinite ones at the right end. The bins reach from the smallest to the largest of all samples.
+    zero; infinite numbers are counted at the right end. The bins cover all other samples.
     """
     values = {name: numbers(sample) for name, sample in samples.items()}
     for name, sample in values.items():

@@ -12,9 +12,9 @@ from .style import INK, ORANGE, RED, figure, numbers, require_matplotlib
 
 Array = NDArray[np.float64]
 FONT = 7.5  # points
-WARNING = "\N{WARNING SIGN}"  # above the threshold
+WARNING = "\N{WARNING SIGN}"  # marks boxes above the threshold
 DASHES = (0, (3.5, 1.6))  # of the frame around novel boxes
-LETTER_WIDTH, LABEL_HEIGHT = 0.56, 1.7  # over the size of the font
+LETTER_WIDTH, LABEL_HEIGHT = 0.56, 1.7  # relative to the size of the font
 MIN_THRESHOLD = 1e-12
 CALM, PALE, MIDDLE = "#2b8cd6", "#8fd3f0", "#f6d55c"
 SCALE = ((0.0, CALM), (0.35, PALE), (0.5, MIDDLE), (0.75, ORANGE), (1.0, RED))
@@ -30,7 +30,7 @@ def detections(
     axes: Any = None,
     title: str | None = None,
 ) -> Any:
-    """A picture with the boxes found in it, bands around their edges, and colours by novelty.
+    """Draw a picture with its detected boxes, bands around their edges, and colours by novelty.
 
     A band is as wide as the interval of its edge. Labels show class, confidence and novelty. Novel boxes have
     a thick dashed frame and a warning; a picture that is novel as a whole has one around it. Colours are
@@ -39,11 +39,11 @@ def detections(
 
     Args:
         image: [3, h, w] or [h, w, 3], from 0 to 255 (uint8 or floats) or from 0 to 1 (floats).
-        detections: Of that picture, `model.predict(...)[i]`.
-        names: Of the classes; None: "class 0" and so on.
-        level: Of the edges' intervals.
-        axes: Of matplotlib; None: new ones.
-        title: Above the picture.
+        detections: Detections in that picture, `model.predict(...)[i]`.
+        names: Names of the classes; None: "class 0" and so on.
+        level: Level of the edges' intervals.
+        axes: Axes of matplotlib; None: new ones.
+        title: Title above the picture.
     """
     require_matplotlib()
     picture = as_picture(image)
@@ -68,7 +68,7 @@ def detections(
 
 
 def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
-    """Remarks on the whole picture, above; returns the box that they cover, if any."""
+    """Draw remarks on the whole picture at its top, and return the boxes that they cover."""
     from matplotlib.patches import Rectangle
 
     novel = detected.picture_threshold is not None and detected.picture_is_novel
@@ -102,7 +102,7 @@ def as_picture(image: Any) -> Array:
 
 
 def _label(detected: Detections, k: int, names: Sequence[str] | None) -> str:
-    """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
+    """Class, confidence and novelty of a detection; a warning if the novelty is above the threshold."""
     kind, novelty, threshold = int(detected.labels[k]), float(detected.novelty[k]), detected.threshold
     if names is not None and kind >= len(names):
         raise ValueError(f"class {kind} was found, but names= has {len(names)}: each class needs one.")
@@ -138,7 +138,7 @@ def _draw_box(axes: Any, detected: Detections, k: int, *, level: float, colour: 
 
 
 def _draw_label(axes: Any, text: str, box: Array, colour: tuple[float, ...], taken: Sequence[Array]) -> Array:
-    """Write it at its box, over no other label; the box that it covers: left, top, right, bottom."""
+    """Draw a label at its box, over no other if possible; return what it covers: left, top, right, bottom."""
     axes.apply_aspect()
     (left, right), (top, bottom) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     width, height = _room(axes, text)
@@ -158,7 +158,7 @@ def _draw_label(axes: Any, text: str, box: Array, colour: tuple[float, ...], tak
 def _room(axes: Any, text: str) -> Array:
     """Width and height of a label, in pixels of the picture."""
     left, right = sorted(axes.get_xlim())
-    points = axes.get_window_extent().width * 72 / axes.figure.dpi / (right - left)  # of a pixel
+    points = axes.get_window_extent().width * 72 / axes.figure.dpi / (right - left)  # per pixel
     return np.array([(LETTER_WIDTH * len(text) + 0.6) * FONT, LABEL_HEIGHT * FONT]) / points
 
 
@@ -176,14 +176,14 @@ def scale_position(novelty: float, threshold: float | None = None) -> float:
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, ...]:
-    """Red, green and blue, each from 0 to 1."""
+    """Colour of a novelty: red, green and blue, each from 0 to 1."""
     place, stops = scale_position(novelty, threshold), [at for at, _ in SCALE]
     shades = zip(*(shade_of(colour) for _, colour in SCALE), strict=True)
     return tuple(float(np.interp(place, stops, shade)) for shade in shades)
 
 
 def ink_on(colour: Sequence[float]) -> str:
-    """White or nearly black, whichever reads better on a colour."""
+    """White or nearly black, whichever is more readable on a colour."""
     red, green, blue = colour
     return "#1b1e22" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 

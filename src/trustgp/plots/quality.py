@@ -22,10 +22,10 @@ MAX_DOTS = 300  # predictions in a panel
 def draw_calibration(
     axes: Any, evaluation: Evaluation, *, output: str | None = None, colour: str = BLUE, label: str = ""
 ) -> None:
-    """Observed against nominal coverage; below the diagonal the error bar is too small.
+    """Draw observed against nominal coverage; below the diagonal the error bar is too small.
 
-    Several methods may be drawn on the same axes, one call each. Without an output it is the average, with
-    thin lines for the outputs.
+    Several methods may be drawn on the same axes, one call each. Without `output` the average is drawn,
+    with thin lines for the single outputs.
     """
     levels, curve = map(numbers, (evaluation.levels, _of_output(evaluation, evaluation.observed, output)))
     if not axes.lines:
@@ -46,10 +46,10 @@ def draw_sparsification(
     colour: str = BLUE,
     label: str = "ranked by std",
 ) -> None:
-    """Root mean squared error of the rows that are kept when the least certain are left out.
+    """Draw the root mean squared error of the rows that are kept when the least certain are left out.
 
-    Without an output the squared errors are averaged. Drawn beside it, once, are the oracle's curve (rows
-    ranked by their errors) and that of a random order.
+    Without `output` the squared errors are averaged. The curves of the oracle (rows ranked by their errors)
+    and of a random order are drawn once.
     """
     kept, squared = numbers(evaluation.kept), (evaluation.risk, evaluation.oracle_risk)
     risk, oracle = (numbers(_of_output(evaluation, values, output)) for values in squared)
@@ -63,10 +63,10 @@ def draw_sparsification(
 
 
 def draw_parity(axes: Any, evaluation: Evaluation, *, output: str | None = None) -> None:
-    """Prediction with its 95 % interval against the target; intervals that miss it are red.
+    """Draw predictions with their 95 % intervals against targets; intervals that miss them are red.
 
-    Rows without a finite prediction cannot be drawn. Of more than 300 rows so many are drawn, evenly along
-    the targets. Without an output it is the first.
+    Rows without a finite prediction cannot be drawn. Of more than 300 rows, 300 are drawn, evenly along
+    the sorted targets. Without `output` the first is drawn.
     """
     output = output or next(iter(evaluation.outputs))
     prediction = finite(evaluation.prediction)
@@ -96,9 +96,9 @@ def _of_output(evaluation: Evaluation, values: Tensor, output: str | None) -> Te
 def overview(
     evaluation: Evaluation, path: str | Path | None = None, *, output: str | None = None, dpi: int = 100
 ) -> Any:
-    """A figure: prediction against target, calibration, sparsification, and sizes of the error bar.
+    """Draw a figure: prediction against target, calibration, sparsification, and sizes of the error bar.
 
-    Without an output the panels are of all together, prediction against target of the first.
+    Without `output` the panels show all outputs together, except prediction against target: the first.
     """
     first = output or next(iter(evaluation.outputs))
     scores = evaluation.scores[output or "all"]

@@ -15,7 +15,7 @@ from ..data.user_warnings import optional_package
 
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6fb5", "#e07b26", "#3a9a6b", "#c8423b", "#8a8f98", "#22262b"
 PALETTE = (BLUE, ORANGE, GREEN, "#8d5bb5", RED, "#c79a1b", "#3fa7b8", "#d470a4")
-"""Colours that neighbours in a figure take in turn."""
+"""Colours for the successive lines or samples of a figure."""
 
 _STYLE = {
     "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
@@ -41,11 +41,11 @@ def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 1
 
 
 def require_matplotlib() -> Any:
-    """matplotlib, or an error that says how to get it."""
+    """The package matplotlib; an ImportError names the extra to install."""
     missing = 'Figures need matplotlib, which is not installed: pip install "trustgp[plots]"'
     return optional_package("matplotlib", missing)
 
 
 def numbers(values: Tensor) -> np.ndarray:
-    """Any tensor as an array of float64."""
+    """Tensor as an array of float64."""
     return values.detach().cpu().to(torch.float64).numpy()

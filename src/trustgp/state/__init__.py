@@ -1,1 +1,1 @@
-"""The fitted state: what it holds, what it answers, and its file."""
+"""The fitted state: its contents, its predictions, and its file."""

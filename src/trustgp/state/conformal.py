@@ -1,10 +1,10 @@
 """Split conformal prediction on top of a fitted model: coverage that holds for finitely many rows.
 
-A score says how odd a target is for a row. Of n validation rows the k-th smallest score, k = (n + 1) level
-rounded up, is the limit; all targets with scores up to it are in the interval or set of a new row. If that
-row is exchangeable with the validation rows, its target is in there with probability `level` at least,
-whatever the network and the model are worth. Limits are found for groups of experts that lie together
-(Mondrian), so the promise holds within each group: the groups come from the training rows alone.
+A score measures how unusual a target is for a row. The limit is the k-th smallest score of n validation rows,
+k = (n + 1) level rounded up; the interval or set of a new row has all targets with scores up to the limit. If
+that row is exchangeable with the validation rows, its target lies inside with probability at least `level`,
+however bad the network and the model are. Each group of neighbouring experts has its own limit
+(Mondrian), and the guarantee holds within each group, as the groups come from the training rows alone.
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from ..math.quantiles import check_share, held_out_quantile, merge_groups, neede
 from ..tangents.network import as_matrix
 from .model_state import FittedModel, ModelState, Provenance, read_like
 
-MIN_LEVEL = 1e-12  # of an interval; nearer to 1 than this all targets are in it
-MIN_GROUP_FACTOR = 20  # times the rows that a limit takes at least: what a group of experts can expect
+MIN_LEVEL = 1e-12  # of an interval; closer to 1 than this it holds all targets
+MIN_GROUP_FACTOR = 20  # least expected rows of a group of experts, over the rows that a limit needs
 
 
 @dataclass(frozen=True)
 class _Conformal:
-    """What intervals and sets have in common; they take whatever `model.predict` takes."""
+    """Base of intervals and sets; they take the same inputs as `model.predict`."""
 
-    model: FittedModel  # what predicts
-    level: float  # promised coverage; of intervals, that of each output
+    model: FittedModel  # the model that predicts
+    level: float  # guaranteed coverage; for intervals, that of each output
     groups: Tensor  # group of each expert, shape [M]
     limits: Tensor  # q of each group [G], for intervals of each output [G, C]; infinite with too few rows
     counts: Tensor  # validation rows of each group, shape [G]
@@ -52,15 +52,15 @@ class _Conformal:
 
 
 class ConformalIntervals(_Conformal):
-    r"""Intervals of the level q_g that held :math:`y` on validation rows as often as was asked for, for each
-    output: the same distribution as `Prediction.interval`. Made by `UncertaintyModel.conformal`.
+    r"""Intervals of the level q_g at which those of `Prediction.interval` covered :math:`y` on validation
+    rows as often as requested, for each output. Made by `UncertaintyModel.conformal`.
 
     Examples:
         >>> lower, upper = model.conformal(unseen, level=0.8).interval(inputs)
     """
 
     def interval(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, each the shape of the network's output; infinite where nothing is known."""
+        """Lower and upper ends, in the shape of the network's output; infinite where nothing is known."""
         p, limit = self._answer(inputs)
         limit = limit.reshape(p.mean.shape)
         inside = limit.clamp(min=MIN_LEVEL, max=1.0 - MIN_LEVEL)
@@ -71,18 +71,18 @@ class ConformalIntervals(_Conformal):
 
 
 class ConformalSets(_Conformal):
-    r"""Sets of the classes with probabilities near the best one's: :math:`\log p_{max} - \log p_c \le q_g`.
+    r"""Sets of the classes almost as probable as the best one: :math:`\log p_{max} - \log p_c \le q_g`.
 
     A set always holds the predicted class, and grows to all classes where the probabilities are flat: on rows
-    that the model does not know. (Sets of p_c above a limit are as small, but empty there; sets by the sum of
-    the largest probabilities need random numbers, or hold far too many classes of a sure network.)
+    unlike the training rows. (Sets of p_c above a limit are as small, but empty there; sets by the sum of the
+    largest probabilities need random numbers, or hold far too many classes of a confident network.)
 
     Examples:
         >>> members = classes.conformal(unseen_kinds, level=0.8).sets(inputs)  # [n, C], bool
     """
 
     def sets(self, inputs: Inputs) -> Tensor:
-        """Which classes are in the set of each row, shape [n, C] bool."""
+        """Mask of the classes in the set of each row, shape [n, C] bool."""
         p, limit = self._answer(inputs)
         assert isinstance(p, ClassPrediction)
         return class_scores(p) <= limit[:, None]
@@ -92,7 +92,7 @@ class ConformalSets(_Conformal):
 def conformal(
     model: FittedModel, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None
 ) -> ConformalIntervals | ConformalSets:
-    """Limits from validation rows; `UncertaintyModel.conformal` is the door."""
+    """Conformal intervals or sets from validation rows; see `UncertaintyModel.conformal`."""
     check_share("level", level, 0.9)
     state = model.state
     if state.likelihood.conformal_refusal:
@@ -123,13 +123,13 @@ def conformal(
 
 
 def class_scores(p: ClassPrediction) -> Tensor:
-    """log p_max - log p_c of every class, float64, shape [n, C]; 0 for all where nothing is known."""
+    """Score log p_max - log p_c of every class, float64, shape [n, C]; 0 in rows that are not valid."""
     logits = p.tempered_logits.double()
     return logits.amax(dim=1, keepdim=True) - logits
 
 
 def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, Tensor]:
-    """A prediction, and the scores of its targets: [n] for classes, [n, C] for numbers, on the CPU."""
+    """Prediction and scores of the targets: [n] for classes, [n, C] for numbers, on the CPU."""
     inputs, targets = rows.batch(index)
     p = model.predict(inputs)
     targets = targets.to(p.mean.device)
@@ -137,22 +137,22 @@ def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, 
         return p, class_scores(p).gather(1, targets.long()).squeeze(1).cpu()
     off = (targets.double() - as_matrix(p.mean).double()).abs()
     level = as_matrix(p.distribution.within(off.reshape(p.mean.shape)))
-    # what is not known is in every interval
+    # every interval holds the targets of rows that are not valid
     return p, torch.where(p.valid[:, None], level, 0.0).cpu()
 
 
 def _groups(state: ModelState, rows: int, needed: int) -> Tensor:
-    """Experts that lie together, such that each group can expect enough of the validation rows, shape [M].
-    Decided by the training rows: groups chosen by the validation rows themselves would void the promise."""
+    """Group of each expert, shape [M]: neighbours are merged until each group can expect enough validation
+    rows. Only training rows decide: groups chosen by the validation rows would void the guarantee."""
     mixture, *others = state.mixtures
-    if others:  # a gate for each output: a row has no one expert
+    if others:  # a gate for each output: a row has no single expert
         return torch.zeros(1, dtype=torch.int64)
     own = torch.stack([expert.own for expert in mixture.experts]).double().cpu()
     return merge_groups(mixture.gate.centroids.cpu(), rows * own / own.sum(), least=MIN_GROUP_FACTOR * needed)
 
 
 def _group(p: Prediction, groups: Tensor) -> Tensor:
-    """The group of each row, shape [n]; rows that no expert answered count to the first."""
+    """Group of each row, shape [n]; rows without an expert belong to that of the first expert."""
     if p.expert.ndim == 2:
         return torch.zeros(len(p), dtype=torch.int64, device=p.mean.device)
     return groups.to(p.mean.device)[p.expert.clamp_min(0)]

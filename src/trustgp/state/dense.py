@@ -32,14 +32,14 @@ class DenseState:
 
     network: nn.Module  # a private copy of the user's
     layout: ChannelLayout
-    structure: str  # of the inputs
-    kinds: tuple[str, ...]  # of a row of them
+    structure: str  # structure of the inputs
+    kinds: tuple[str, ...]  # of the inputs of a row
     rows: ModelState  # of positions, or of flattened outputs
-    note: str = ""  # shape of the outputs, and what the rows are, in words
+    note: str = ""  # shape of the outputs, and meaning of the rows, in words
 
     @property
     def positions(self) -> PositionNetwork:
-        """What makes rows of inputs."""
+        """The network that turns inputs into rows."""
         return PositionNetwork(self.network, self.layout)
 
 
@@ -48,7 +48,7 @@ class DenseState:
 def predict(
     state: DenseState, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None
 ) -> DensePrediction:
-    """As `model_state.predict`, for each position."""
+    """Prediction for each position; the arguments are those of `model_state.predict`."""
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise ValueError(f"batch_size={batch_size!r}; a whole number of at least 1 is needed, or None.")
     batches = batches_of(inputs, batch_size or DATASET_ROWS)[0] if is_stream(inputs) else [inputs]
@@ -88,7 +88,7 @@ def describe(state: DenseState) -> str:
 
 @cpu_default()
 def save_dense(state: DenseState, path: str | Path) -> None:
-    """Write a model whole or not at all. The network is not in the file."""
+    """Write a model completely or not at all. The network is not in the file."""
     own = {
         "network": network_fingerprint(state.network),
         "structure": state.structure,
@@ -105,7 +105,7 @@ def save_dense(state: DenseState, path: str | Path) -> None:
 def read_dense(
     text: dict[str, Any], table: Any, network: Any, *, where: str, select: Output | None = None
 ) -> DenseState:
-    """The state of what `save_dense` wrote; any other network than the one it was fitted to is refused."""
+    """The state from a file of `save_dense`; raise unless `network` is the one that it was fitted to."""
     own = text["dense"]
     try:
         layout = own["layout"]

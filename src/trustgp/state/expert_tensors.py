@@ -1,5 +1,5 @@
-"""Mixtures and witnesses as tables of tensors, and back. A field of all experts is one tensor, laid end to
-end."""
+"""Mixtures and witnesses as tables of tensors, and back. Each field of the experts is one tensor, which
+concatenates or stacks their values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -21,11 +21,11 @@ from ..tangents.base import Features, KernelRows, TangentMap
 from ..tangents.sketch import OutputSketchMap, SketchMap
 
 INT, REAL = torch.int64, torch.float64
-MAX_MIXTURE_TENSORS = 14  # tensors of a mixture at most, without those of tangents, features and posteriors
+MAX_MIXTURE_TENSORS = 14  # largest number, without those of tangents, features and posteriors
 
 
 def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
-    """The state of a mixture; the network and the settings of the tangents are not in it."""
+    """Tensors of a mixture, by name, without the network and the settings of the tangents."""
     width = max((len(numbers) for numbers in mixture.neighbours), default=0)
     padded = [[*numbers, *[-1] * (width - len(numbers))] for numbers in mixture.neighbours]
     table = {f"tangents.{name}": value for name, value in mixture.tangents.state().items()}
@@ -47,8 +47,8 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
 def read_mixture(
     reader: Reader, prefix: str, tangents: TangentMap, likelihood: Likelihood, learnt: int | None
 ) -> Mixture:
-    """The mixture whose tensors begin with this prefix, each checked; the map is already restored. Experts
-    learn so many combinations of outputs; None: each output that it serves."""
+    """The mixture whose tensor names begin with `prefix`, each tensor checked; `tangents` is restored before.
+    `learnt` is the number of output combinations that experts learn; None: each output that it serves."""
     outputs = _read_range(reader, f"{prefix}outputs", INT, 0, tangents.mix.shape[1] - 1, None)
     reader.require(len(outputs) > 0, f"{prefix}outputs", "names no output")
     bound = _read_range(reader, f"{prefix}bound", REAL, 0, 1)
@@ -72,7 +72,7 @@ def _read_hidden(reader: Reader, prefix: str, tangents: TangentMap) -> HiddenRow
     weight = tangents.network.head_weight
     points = reader.take(f"{prefix}points", torch.float32, None, None)
     wide, sides = points.shape[1], [] if weight is None else weight.shape[:2]
-    suits = any(wide % side == 0 for side in sides)  # of a convolution in groups a multiple
+    suits = any(wide % side == 0 for side in sides)  # a multiple for a grouped convolution
     reader.require(suits, f"{prefix}points", "belong to no layer of the network")
     labels = reader.take(f"{prefix}labels", INT, len(points))
     reader.require(0 not in points.shape and torch.isfinite(points), f"{prefix}points", "must be finite rows")
@@ -81,7 +81,7 @@ def _read_hidden(reader: Reader, prefix: str, tangents: TangentMap) -> HiddenRow
 
 
 def _read_whole(reader: Reader, prefix: str, tangents: OutputSketchMap) -> tuple[Tensor, ...]:
-    """The fields of a `WholePosterior`."""
+    """Fields of a `WholePosterior`, in their order."""
     dim, outputs = tangents.sketch.dim, tangents.num_outputs
     basis = reader.take(f"{prefix}basis", None, dim, dim)
     numbers = reader.positive(f"{prefix}numbers", dim + outputs + 1, zero=True)
@@ -90,7 +90,7 @@ def _read_whole(reader: Reader, prefix: str, tangents: OutputSketchMap) -> tuple
 
 
 def most_tensors(tangents: TangentMap, row: Inputs) -> int:
-    """How many tensors `mixture_tensors` gives at most; a row of data tells how many its features are."""
+    """Largest number of tensors from `mixture_tensors`; those of the features are counted for one `row`."""
     wide = [tangents.num_columns(expert=expert) for expert in (True, False)]
     features = len(tangents(row).tensors()) if None in wide else 0
     posterior = 2 if wide[0] is None else 5  # see `GramPosterior` and `SpanPosterior`
@@ -123,7 +123,7 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
 
 
 def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
-    """Features of so many rows; they must be whole, and as wide as the tangents say."""
+    """Features of `rows` rows; raise unless they are complete, and as wide as the tangents require."""
     names = reader.matching(prefix)
     for name in names:  # every layer's activations need its signals, and the other way round
         for here, there in (("activations.", "signals."), ("signals.", "activations.")):
@@ -145,14 +145,14 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
 
 
 def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
-    """Features of several lots of rows, laid end to end, as a file holds them; none: no rows are held."""
+    """Features of several sets of rows, concatenated, by tensor name; empty where no rows are stored."""
     stored: list[Any] = [lot for lot in lots if lot is not None]
     table = type(stored[0]).cat(stored).tensors() if stored else {}
     return {f"features.{name}": value for name, value in table.items()}
 
 
 def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
-    """The state of some experts."""
+    """Tensors of the experts, by name."""
     solved = [e.posterior for e in experts if not e.failed]
     tables = [posterior.tensors() for posterior in solved]
     return {
@@ -167,7 +167,7 @@ def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
 
 
 def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs: int) -> tuple[Expert, ...]:
-    """The experts whose tensors these are, each checked."""
+    """The experts whose tensor names begin with `prefix`, each tensor checked."""
     sizes, own, rows = _read_held(reader, prefix, None, "experts")
     count = len(sizes)
     failed = reader.take(f"{prefix}failed", torch.bool, count)
@@ -186,7 +186,7 @@ def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs:
 def _read_held(
     reader: Reader, prefix: str, count: int | None, what: str
 ) -> tuple[list[int], Tensor, tuple[Tensor, ...]]:
-    """How many rows each of some experts holds, how many are its own [M], and which they are, [m] each."""
+    """Number of rows of each expert or cell, number of its own rows [M], and its row numbers, [m] each."""
     sizes = reader.take(f"{prefix}sizes", INT, count)
     own = reader.take(f"{prefix}own", INT, len(sizes))
     sane = (sizes >= 0) & (own <= sizes) & (own >= 0)
@@ -200,7 +200,7 @@ def _read_held(
 def _read_row_posteriors(
     reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int
 ) -> Iterator[GramPosterior]:
-    """Posteriors that hold so many rows each; the triangles of their Cholesky factors are laid end to end."""
+    """Posteriors that hold `sizes` rows each; a file concatenates the triangles of Cholesky factors."""
     counts, total = [m * (m + 1) // 2 for m in sizes], sum(sizes)
     triangles = reader.take(f"{prefix}factor", REAL, sum(counts)).split(counts)
     weights = reader.take(f"{prefix}weights", REAL, total, num_outputs).split(sizes)
@@ -233,12 +233,12 @@ def _read_spans(
 
 
 def witness_tensors(state: WitnessState) -> dict[str, Tensor]:
-    """The state of a witness."""
+    """Tensors of a witness, by name."""
     return {field.name: getattr(state, field.name) for field in fields(state)}
 
 
 def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> WitnessState:
-    """The witness whose tensors begin with this prefix, each checked; there were so many training rows."""
+    """The witness whose tensor names begin with `prefix`, each tensor checked; `rows`: training rows."""
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     count, width = centroids.shape
     reader.require(count > 0 and width > 0, f"{prefix}centroids", "name no cell")

@@ -1,6 +1,6 @@
 r"""The joint distribution of several rows, for Bayesian optimisation and active learning.
 
-The variances are those of `predict`; rows are correlated by the experts. An expert k has the posterior
+The variances are those of `predict`; the experts correlate the rows. An expert k has the posterior
 covariance s S_k of the weights, with :math:`S_k = (I + \Phi_k^\top \Phi_k / \tau_k)^{-1}`. Between rows of
 one expert the correlation is that of :math:`\phi(x)^\top S_k \phi(x')`, which is exact. Experts k and l are
 independent models of the same weights; draws of both from the same standard normal vector give
@@ -26,7 +26,7 @@ from ..experts.mixture import Mixture
 from ..likelihoods.prediction import Prediction
 from .model_state import ModelState, inputs_of, predict
 
-MAX_JOINT_ROWS = 2_000  # the matrix of each output holds the square of their number
+MAX_JOINT_ROWS = 2_000  # the matrix of each output has the square of this number of entries
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,28 @@ class JointPrediction:
 
     @property
     def corrected(self) -> JointPrediction:
-        """The same about the corrected mean."""
+        """The joint prediction about the corrected mean."""
         return JointPrediction(self.prediction.corrected, self.correlation)
 
     @property
     def epistemic(self) -> Tensor:
-        """Covariance of the latent function, float64 [n, n], of several outputs [C, n, n]."""
+        """Covariance of the latent function, float64 [n, n]; [C, n, n] for several outputs."""
         deviation = self._by_output(self.prediction.epistemic).sqrt()
         return self._shaped(self.correlation * deviation[:, :, None] * deviation[:, None])
 
     @property
     def covariance(self) -> Tensor:
-        """The same of the targets, with independent noise: its diagonal is `prediction.variance`."""
+        """Covariance of the targets, with independent noise: its diagonal is `prediction.variance`."""
         p = self.prediction
         return self.epistemic + self._shaped(torch.diag_embed(self._by_output(p.variance - p.epistemic)))
 
     def sample(self, k: int, *, generator: torch.Generator | None = None, noise: bool = True) -> Tensor:
-        """k Gaussian draws of all rows together, with this covariance, shape [k, n] or [k, n, C].
+        """Draw k Gaussian samples of all rows together, with this covariance, shape [k, n] or [k, n, C].
 
         Args:
-            k: How many.
-            generator: Of the random numbers, on the device of the prediction.
-            noise: Whether targets are drawn; False: the latent function.
+            k: Number of samples.
+            generator: Source of the random numbers, on the device of the prediction.
+            noise: True: samples of the targets; False: samples of the latent function.
         """
         p = self.prediction
         values, vectors = torch.linalg.eigh(self.correlation)
@@ -86,7 +86,7 @@ class JointPrediction:
         return drawn.reshape(k, *p.mean.shape).to(p.epistemic.dtype)
 
     def _by_output(self, values: Tensor) -> Tensor:
-        """[n] or [n, C] as [C, n], float64."""
+        """Values [n] or [n, C] as [C, n], float64."""
         return values.double().reshape(len(values), -1).T
 
     def _shaped(self, matrices: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def joint(state: ModelState, inputs: Inputs) -> JointPrediction:
 
 
 def _correlation(mixture: Mixture, rows: Rows) -> Tensor:
-    """Between the latent functions of rows, for one kernel, float64 [n, n]."""
+    """Correlation between the latent functions of rows, for one kernel, float64 [n, n]."""
     features = features_at(mixture.tangents, rows, torch.arange(len(rows)), NO_COLUMNS, None)
     labels, blocks, roots = mixture.labels(features), [], []
     for number in labels.unique().tolist():

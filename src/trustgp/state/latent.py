@@ -16,28 +16,28 @@ from ..tangents.network import as_matrix, call
 from ..tangents.outputs import StatedOutputs, log_variance
 
 MAX_CACHED_SHAPES = 64
-MAX_SHARED_BYTES = 2**24  # of explicit features that are computed together with the outputs
+MAX_SHARED_BYTES = 2**24  # of explicit features computed together with the outputs
 
 
 class SharedForward:
-    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both. A
-    network may round otherwise while hooks watch its layers, such as in a fused attention: for inputs of a
-    new shape both passes are run and compared."""
+    """The network's outputs, to the bit, and the features of the rows where one pass gives both. A network
+    may round differently while hooks watch its layers, for example in fused attention: for inputs of a new
+    shape both passes are run and compared."""
 
     def __init__(self) -> None:
-        self._dimensions: dict[tuple, int] = {}  # of the outputs, by the inputs' shapes; 0: they differ
+        self._dimensions: dict[tuple, int] = {}  # of the outputs, by input shapes; 0: the passes differ
 
     def __call__(
         self, network: nn.Module, tangents: TangentMap, inputs: Inputs
     ) -> tuple[Any, Features | None]:
-        """The outputs of inputs on the network's device, and their features where they came with them."""
+        """Outputs for inputs on the network's device, and features where the same pass gave them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
         ndim = self._dimensions.get(shapes)
         if ndim == 0 or ((n := count(inputs)) > 1 and n > _most_shared(tangents)):
             return call(network, copied(inputs)), None
         try:
             features, watched = tangents.with_outputs(inputs)
-        except torch.OutOfMemoryError:  # of a GPU: elsewhere it is done in smaller chunks
+        except torch.OutOfMemoryError:  # on a GPU: the features are then computed in smaller chunks
             return call(network, copied(inputs)), None
         if ndim and watched is not None:
             return (watched if ndim == 2 else watched[:, 0]), features
@@ -53,7 +53,7 @@ class SharedForward:
 
 
 def _most_shared(tangents: TangentMap) -> int:
-    """Rows whose features are computed together with the outputs."""
+    """Largest number of rows whose features are computed together with the outputs."""
     explicit = tangents.num_columns(expert=False) is not None  # such features may be short
     short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
     return max(chunk_rows(tangents), short)
@@ -66,8 +66,8 @@ def predict_latent(
     features: Features | None = None,
     witness: WitnessPrediction | None = None,
 ) -> LatentPrediction:
-    """Experts and witness before calibration, for finite inputs and what the network returned for them;
-    `features` are those of the first kernel, and the witness's prediction, where they are known."""
+    """Prediction of experts and witness before calibration, for finite inputs and the network's outputs for
+    them; `features` of the first kernel and the `witness` prediction are computed unless given."""
     first, *others = state.mixtures
     parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
     raw, stated = LatentPrediction.cat(parts, dim=1), log_variance(outputs)

@@ -1,4 +1,4 @@
-"""The file of a model: no pickle, refused with any other network."""
+"""The file of a model: no pickle; it loads only with the network that the model was fitted to."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from .model_state import ModelState, Provenance
 KIND = "trustgp-model"
 KIND_OF_ROW = re.compile(r"[a-z0-9]+\[[0-9, ]*\]")  # as `data.rows.kinds` writes it
 DETECTOR = "trustgp-detector"  # see `detection.state`
-ENTRY_BYTES, MAX_OTHER_TENSORS = 130, 100  # of a header for each tensor; tensors that belong to no kernel
-OTHER_TEXTS = ("trustgp", "picked", "named", "probes", "dense")  # which are no part of an origin
-LISTS = ("names", "lend", "split", "kinds")  # of an origin: tuples, which JSON does not know
+ENTRY_BYTES, MAX_OTHER_TENSORS = 130, 100  # header bytes per tensor; most tensors outside of kernels
+OTHER_TEXTS = ("trustgp", "picked", "named", "probes", "dense")  # not read as fields of `Provenance`
+LISTS = ("names", "lend", "split", "kinds")  # values that are tuples, which JSON does not have
 
 
 @cpu_default()
 def save_state(state: ModelState, path: str | Path) -> None:
-    """Write a model whole or not at all. The network is not in the file."""
+    """Write a model completely or not at all. The network is not in the file."""
     write(Path(path), kind=KIND, text=model_text(state), tensors=model_tensors(state))
 
 
 def file_bytes(state: ModelState) -> int:
-    """The size of the file that `save_state` would write."""
+    """Size of the file that `save_state` would write, in bytes."""
     return len(encode(kind=KIND, text=model_text(state), tensors=model_tensors(state)))
 
 
@@ -64,7 +64,7 @@ def check_savable(maps: Sequence[TangentMap], row: Inputs) -> None:
 
 
 def model_tensors(state: ModelState) -> dict[str, Tensor]:
-    """What a file holds of a model beside its text."""
+    """Tensors of a model, by name, that its file holds besides the text."""
     table: dict[str, Tensor] = {}
     for k, mixture in enumerate(state.mixtures):
         table |= {f"mixture.{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
@@ -84,8 +84,8 @@ def read_model(
     where: str,
     select: Output | None = None,
 ) -> ModelState:
-    """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
-    the one it was fitted to is refused; `where` names the file in an error."""
+    """The state from the results of `model_text` and `model_tensors`, every tensor checked. Raise unless
+    `network` is the one that it was fitted to; `where` names the file in an error."""
     origin, names, count = _read_origin(text, where)
     if is_called(network):
         network = called_predictor(network, blank_row(origin.kinds))
@@ -109,7 +109,7 @@ def read_model(
     if "probes" in text:
         probes = Probes.read(reader, text["probes"], origin.structure, names, where)
         _check_behaviour(probes, prepared, where, same_print)
-    if probes is not None and probes.dtype != (now := precision_of(module)):  # it was moved
+    if probes is not None and probes.dtype != (now := precision_of(module)):  # the network was converted
         reader.recast = {gradient_dtype(now): gradient_dtype(probes.dtype)}
         prints = {"network": network_fingerprint(network), "weights": weights_fingerprints(network)}
         origin, probes = replace(origin, **prints), Probes.on(prepared, probes.as_taken(now))
@@ -140,7 +140,7 @@ def _check_behaviour(probes: Probes, network: TangentNetwork, where: str, same_p
 
 
 def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Provenance) -> Shape:
-    """The sizes of mixtures that fit together."""
+    """Sizes on which calibrations depend; raise unless the mixtures fit together."""
     outputs = mixtures[0].tangents.mix.shape[1]
     for k, mixture in enumerate(mixtures):
         mixed = mixture.tangents.mix.shape[1] == outputs
@@ -154,7 +154,7 @@ def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Proven
 
 
 def check_output(picked: Any, select: Output | None, where: str) -> None:
-    """A model that was fitted with a function for its output needs one, another must not have one."""
+    """Raise where `select` is missing though the model was fitted with one, or given though it was not."""
     if not isinstance(picked, bool):
         raise ArtifactError(f"{where}: its description does not fit together.")
     if picked and select is None:
@@ -167,7 +167,7 @@ def check_output(picked: Any, select: Output | None, where: str) -> None:
 
 
 def model_text(state: ModelState) -> dict[str, Any]:
-    """Where a model comes from, as plain values."""
+    """Origin of a model, as plain values for the text of its file."""
     origin = state.provenance
     plain = {field.name: getattr(origin, field.name) for field in fields(origin)}
     for name in ("tangents", "likelihood"):
@@ -184,7 +184,7 @@ def model_text(state: ModelState) -> dict[str, Any]:
 
 
 def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[str, ...], int]:
-    """The origin, the names of the chosen parameters, and the number of mixtures."""
+    """Origin of a model, names of its chosen parameters, and number of mixtures."""
     plain: dict[str, Any] = {"kinds": ()}  # files of 0.2.0 have none
     plain |= {name: text[name] for name in text if name not in OTHER_TEXTS}
     try:
@@ -206,7 +206,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[st
 
 
 def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
-    """Whether each value has the type and the range that it must have."""
+    """Whether each value has the required type and range."""
     texts = [origin.network, origin.data, origin.structure, origin.compressed, origin.thinned, *names]
     texts += [origin.head, *origin.kinds, *origin.weights, *origin.weights.values()]
     settings = () if origin.witness is None else tuple(origin.witness.settings().values())

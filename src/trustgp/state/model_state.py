@@ -48,13 +48,13 @@ from ..tangents.probes import Probes
 from .latent import SharedForward, predict_latent
 from .recording import Recordings
 
-MAX_LINE = 110  # letters of a line that describes a model
-DATASET_ROWS = 1024  # of a Dataset, predicted at a time
+MAX_LINE = 110  # characters of a line that describes a model
+DATASET_ROWS = 1024  # of a Dataset that are predicted at a time
 
 
 @dataclass(frozen=True)
 class Training:
-    """What `update` needs beside the model: the rows, and the experts' left-out rows."""
+    """What `update` needs besides the model: the rows, and the experts' left-out rows."""
 
     rows: Rows
     groups: Tensor | None
@@ -67,33 +67,33 @@ class Training:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a model comes from: plain values that are saved with it."""
+    """Origin of a model: plain values that are saved with it."""
 
     network: str  # fingerprint of the network
     data: str  # fingerprint of the training rows
-    rows: int  # how many there were
-    structure: str  # of the inputs
+    rows: int  # number of training rows
+    structure: str  # structure of the inputs
     outputs: str  # "shared", "separate" or "pseudo"
     tangents: Tangents  # the representation, with its settings
     likelihood: Likelihood  # the observation model
     lend: tuple[int, ...]  # the rows from each neighbour, per kernel
     seed: int  # of the fit
     witness: Witness | None  # its settings; None: there is none
-    split: tuple[int, int] = (0, 0)  # rows that were given, and those of them kept from the experts
-    compressed: str = ""  # how the model was made smaller after the fit, in words; empty: it was not
-    rank: int | None = None  # the most directions that an expert keeps; None: all
-    size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
+    split: tuple[int, int] = (0, 0)  # rows given, and how many of them were held out from experts
+    compressed: str = ""  # how the model was compressed after the fit, in words; empty: it was not
+    rank: int | None = None  # most directions that an expert keeps; None: all
+    size: int | None = None  # most bytes of the model, from its budget; None: no limit
     weights: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the weights, by precision
-    kinds: tuple[str, ...] = ()  # of a row of the inputs, "float32[3]" each; empty: files of before
+    kinds: tuple[str, ...] = ()  # of the inputs of a row, such as "float32[3]"; empty: older files
     stated: bool = False  # whether the network states the variance of its outputs
-    stride: int = 1  # every how many-th training row the experts have
-    thinned: str = ""  # the same in words, and what chose it; empty: they have all
-    head: str = ""  # the weight of the layer whose inputs hidden vectors are; empty: there are none
+    stride: int = 1  # the experts have every `stride`-th training row
+    thinned: str = ""  # the stride in words, and what chose it; empty: they have all rows
+    head: str = ""  # weight of the layer whose inputs are the hidden vectors; empty: there are none
 
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
-    """A network and its error bar. Everything that is done with it is a function of it, or makes another."""
+    """A network and its error bar. Operations are functions of a state; changes return another state."""
 
     network: nn.Module  # a private copy of the user's
     mixtures: tuple[Mixture, ...]  # one per kernel
@@ -110,17 +110,17 @@ class ModelState:
 
     @cached_property
     def reference_scores(self) -> ReferenceScores:
-        """The held-out scores, with the threshold, or the usual one where none was fitted."""
+        """The held-out scores with the fitted threshold, or with the default one."""
         return ReferenceScores.of(self.held_scores, self.threshold)
 
     @cached_property
     def recordings(self) -> Recordings:
-        """Predictions on a GPU that are replayed."""
+        """Predictions recorded as CUDA graphs, which a GPU replays."""
         return Recordings()
 
     @cached_property
     def device_calibrations(self) -> Calibrations:
-        """The calibrations where the network lies."""
+        """The calibrations on the network's device."""
         return moved(self.calibrations, lambda tensor: tensor.to(self.device))
 
     @property
@@ -143,17 +143,17 @@ class ModelState:
 
     @property
     def directions(self) -> int:
-        """The most that an expert keeps; 0: experts keep rows."""
+        """Largest number of directions that an expert keeps; 0: experts keep rows."""
         return max(mixture.directions for mixture in self.mixtures)
 
     @property
     def num_experts(self) -> int:
-        """Experts of all kernels together."""
+        """Number of experts of all kernels together."""
         return sum(self.shape.experts)
 
 
 def changed_behaviour(state: ModelState) -> str:
-    """How the network behaves otherwise than in the fit, in words; empty: as then, or unknown."""
+    """How the network's behaviour differs from that in the fit, in words; empty: it does not, or unknown."""
     return "" if state.probes is None else state.probes.difference(state.mixtures[0].tangents.network)
 
 
@@ -179,7 +179,7 @@ def predict(
 
 
 def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
-    """Of tensors; an error names inputs that are unlike those of the fit as its likely cause."""
+    """Prediction for tensors; an error names inputs unlike those of the fit as its likely cause."""
     refuse_transforms(inputs)
     try:
         with without_autocast(state.device.type):
@@ -213,14 +213,14 @@ def network_pass(state: ModelState, inputs: Inputs) -> tuple[Tensor, Features | 
 def predict_uncalibrated(
     state: ModelState, inputs: Inputs, given: tuple[Tensor, Features | None] | None = None
 ) -> tuple[Tensor, LatentPrediction]:
-    """The outputs [n, C] of the network, and the latent prediction for them; all must be finite. What
-    `network_pass` gives may be given."""
+    """The outputs [n, C] of the network, and the latent prediction for them; all must be finite. `given` is
+    the result of `network_pass`, if known."""
     outputs, features = given or network_pass(state, inputs)
     return as_matrix(outputs), predict_latent(state, inputs, outputs, features)
 
 
 def nbytes(state: ModelState) -> int:
-    """Memory of the error bar, without the network."""
+    """Memory of the error bar in bytes, without the network."""
     maps = [tuple(mixture.tangents.state().values()) for mixture in state.mixtures]
     return sum(t.nbytes for t in state_tensors((state.mixtures, maps, state.witness)))
 
@@ -248,7 +248,7 @@ def describe(state: ModelState) -> str:
 
 
 def _calibrated_on(state: ModelState) -> str:
-    """The rows that the size of the error bar was fitted to."""
+    """Which rows the calibration was fitted to, in words."""
     likelihood, held_out, split = state.likelihood, len(state.held_scores), state.provenance.split[1]
     if not likelihood.calibrated:
         return "none, the variance is that of the evidence"
@@ -264,7 +264,7 @@ def _calibrated_on(state: ModelState) -> str:
 def _predict_from_outputs(
     state: ModelState, inputs: Inputs, outputs: Tensor | StatedOutputs, features: Features | None
 ) -> Prediction:
-    """Calibrated; rows that are not finite, or whose gradient overflows, are not valid."""
+    """Calibrated prediction; rows that are not finite, or whose gradient overflows, are not valid."""
     checked = inputs if state.witness is not None else (inputs, outputs)  # its mean has the outputs in it
     sums: list[Any] = [x.sum().tolist() for x in leaves(checked) if x.is_floating_point()]
     if all(map(math.isfinite, sums)):  # a quick sufficient test
@@ -306,7 +306,7 @@ def _no_rows(state: ModelState) -> LatentPrediction:
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:
-    """The inputs in what the user passed: themselves, or the first of a pair with targets."""
+    """The inputs in what the user passed: the inputs alone, or a pair of inputs and targets."""
     return inputs_like(batch, state.network, state.provenance.structure, state.provenance.kinds)
 
 
@@ -330,12 +330,12 @@ def require_support(model: Any, name: str) -> None:
 
 
 def of_state(name: str, doc: str) -> Any:
-    """A property of a fitted model that its state has, by its name there."""
+    """Property of a fitted model that returns the attribute `name` of its state."""
     return property(attrgetter(f"state.{name}"), doc=doc)
 
 
 class FittedModel(nn.Module):
-    """A shell around a state: moves between devices; neither its mode nor its precision can be changed."""
+    """A module around a state. It moves between devices; its mode and precision cannot be changed."""
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {}  # public functions that do not take it, and why
     state: Any
@@ -344,22 +344,22 @@ class FittedModel(nn.Module):
         "held_scores", "Novelty of held-out rows or detections, float64, [k]; empty where there were none."
     )
     novelty_threshold: NoveltyThreshold | None = of_state(
-        "threshold", "Of the novelty score, with its false alarms; None before `threshold` was called."
+        "threshold", "Threshold of the novelty, with its false alarms; None before `threshold` is called."
     )
 
     def forward(self, inputs: Any) -> Any:
-        """The same as `predict`."""
+        """Return the result of `predict`."""
         return self.predict(inputs)
 
     @cpu_default()
     def _with_threshold(self, scores: Tensor, false_alarm: float) -> float:
-        """The threshold for held-out scores [k], from now on that of the state."""
+        """Fit the threshold to held-out scores [k], store it in the state, and return it."""
         fitted = NoveltyThreshold.fit(scores, false_alarm)
         self.state = replace(self.state, threshold=fitted)
         return float(fitted.threshold)
 
     def train(self, mode: bool = True) -> Self:
-        """Does nothing: the network stays in the mode in which it was fitted."""
+        """Do nothing: the network stays in the mode in which it was fitted."""
         return self
 
     def _apply(self, fn, recurse: bool = True) -> Self:

@@ -1,6 +1,6 @@
 """Whole predictions on a GPU, captured as CUDA graphs: network, features, experts, witness and likelihood.
 
-No value is read back inside a call: rows that are not finite are computed like others, and masked.
+No value is read back inside a call: rows that are not finite are computed like others, then masked.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .latent import predict_latent
 
 LOGGER = logging.getLogger("trustgp")
 ENABLED = True  # whether whole predictions are recorded; the gradients of a call are recorded without it
-MAX_DIFFERENCE = 0.05  # of a replayed prediction: the network may round otherwise
-LATENT = "latent "  # before the names of what corrected predictions are made from
+MAX_DIFFERENCE = 0.05  # of a replayed prediction: the network may round differently
+LATENT = "latent "  # prefix for the fields of latent predictions, from which lazy ones are made
 
 
 class PackedRows:
-    """Where the tensors of a prediction of n rows lie, as columns of one matrix for each precision; what is
-    the same for all rows is kept."""
+    """Layout of the tensors of a prediction of n rows, as columns of one matrix per precision; values that
+    are the same for all rows are stored once."""
 
     def __init__(self, kind: type[Prediction], values: dict[str, Any]) -> None:
         self.kind, self.constants, self.plain = kind, {}, {}
@@ -50,12 +50,12 @@ class PackedRows:
                 self._columns.setdefault(value.dtype, []).append(column)
 
     def pack(self) -> tuple[Tensor, ...]:
-        """The matrices, once."""
+        """Return the matrices, and drop the columns they were made from."""
         columns, self._columns = self._columns, {}
         return tuple(torch.cat(lot, dim=1) for lot in columns.values())
 
     def unpack(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-        """All values by name, views of matrices."""
+        """All values by name, as views of the matrices."""
         n = tensors[0].shape[0]
         values = self.plain | {k: v.expand(n, *v.shape[1:]) for k, v in self.constants.items()}
         for tensor, (dtype, names) in zip(tensors, self.names.items(), strict=True):
@@ -68,7 +68,7 @@ class PackedRows:
 
 
 class Recordings:
-    """Predictions of one state."""
+    """Recorded predictions of one state."""
 
     def __init__(self) -> None:
         self._replay: Replay | None = None
@@ -113,7 +113,7 @@ def unrecordable(state: Any) -> str:
 
 
 def zeros_of(inputs: Inputs) -> Tensor:
-    """0 for rows that are finite, else NaN [n, 1]."""
+    """Column [n, 1] that is 0 for finite rows, else NaN."""
     real = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
     if not real:
         first = leaves(inputs)[0]
@@ -123,13 +123,13 @@ def zeros_of(inputs: Inputs) -> Tensor:
 
 
 def row_bytes(state: Any) -> int:
-    """Working memory of a row, about."""
+    """Approximate working memory of a row, in bytes."""
     size = sum(m.tangents.working_bytes() + 12 * m.stack.basis[0].numel() for m in state.mixtures)
     return size + (0 if state.witness is None else 16 * state.witness.largest * len(state.witness.offset))
 
 
 def _work(state: Any, inputs: Inputs) -> Computed:
-    """The prediction and all that lazy ones need, packed."""
+    """The prediction and the values that its lazy predictions need, packed."""
     with Branch(state.device) as branch:  # the witness does not need the network
         zeros = zeros_of(inputs)
         witness = None if state.witness is None else state.witness(inputs)

@@ -1,4 +1,4 @@
-"""What is inside a saved model? Tables for `trustgp inspect`, made without the network."""
+"""Contents of a saved model: tables for `trustgp inspect`, made without the network."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from ..likelihoods import KINDS
 from .model_file import DETECTOR, KIND
 
 MAX_EXPERTS_SHOWN = 32  # unless all are asked for
-PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
+PARTS = {  # start of a tensor's name after "mixture.<k>.": its contents; the first match counts
     "gate.": "gate",
     "witness.": "witness",
     "experts.factor": "experts: Cholesky factors",
@@ -29,11 +29,11 @@ PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; th
     "": "the rest",
 }
 FORGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
-"""The errors that values of a wrong type, or without meaning, in the description of a file may cause."""
+"""Errors that values of a wrong type, or without meaning, in the description of a file may cause."""
 
 
 def inspect_tables(path: str | Path, *, every: bool = False) -> list[Table]:
-    """The contents of a saved model or detector; with `every`, a line for each expert, however many."""
+    """Tables of the contents of a saved model or detector; `every`: however many experts, list them all."""
     file = read_file(Path(path), (KIND, DETECTOR))
     tables = [_describe_detector, _sizes]
     if file.kind == KIND:
@@ -47,7 +47,7 @@ def inspect_tables(path: str | Path, *, every: bool = False) -> list[Table]:
 
 
 def _facts(facts: Mapping[str, Any]) -> Table:
-    """One line for each fact; a file's own text is shown, never interpreted as markup."""
+    """Table with one line for each fact; a file's own text is shown, never interpreted as markup."""
     table = Table(Column(style="bold"), Column(overflow="fold"), title_justify="left", show_header=False)
     for name, value in facts.items():
         table.add_row(name, Text(printable(value)))
@@ -71,7 +71,7 @@ def _describe_detector(file: TensorFile) -> Table:
 
 
 def _describe_model(file: TensorFile) -> Table:
-    """Where the model comes from."""
+    """Table of the model's origin, settings and calibrations."""
     text, kernels = file.text, _kernels(file)
     names, titles = text["names"], KINDS[text["likelihood"]["kind"]].titles
     bound = float(torch.stack([kernel["bound"] for kernel in kernels]).mean())
@@ -94,7 +94,7 @@ def _describe_model(file: TensorFile) -> Table:
 
 
 def _kernels(file: TensorFile) -> list[dict[str, torch.Tensor]]:
-    """The tensors of each kernel, by the rest of their names."""
+    """Tensors of each kernel, by name without the kernel's prefix."""
     kernels = []
     for k in range(file.text["mixtures"]):
         kernels.append(inside(file.tensors, f"mixture.{k}."))
@@ -104,7 +104,7 @@ def _kernels(file: TensorFile) -> list[dict[str, torch.Tensor]]:
 
 
 def _sizes(file: TensorFile) -> Table:
-    """What takes how much of the file."""
+    """Table of the size of each part of the file."""
     sizes: dict[str, int] = {}
     for name, tensor in file.tensors.items():
         suffix = name.split(".", 2)[-1] if name.startswith("mixture.") else name
@@ -119,7 +119,7 @@ def _sizes(file: TensorFile) -> Table:
 
 
 def _experts(file: TensorFile, *, most: int | None) -> Table:
-    """One line for each expert; of more than `most` the largest."""
+    """Table with one line for each expert, or for the `most` largest if there are more."""
     kernels = _kernels(file)
     experts = [(k, e) for k, kernel in enumerate(kernels) for e in range(len(kernel["experts.sizes"]))]
     shown, title = experts, "Experts"
@@ -143,7 +143,7 @@ def _experts(file: TensorFile, *, most: int | None) -> Table:
 
 
 def _choice(value: Any) -> str:
-    """An object of the fit, or a setting of it, as it was written in Python; of long lists the ends."""
+    """Python expression of an object of the fit or of a setting; long lists are cut to their ends."""
     if isinstance(value, Mapping) and "kind" in value:
         settings = ", ".join(f"{name}={_choice(setting)}" for name, setting in value["settings"].items())
         return f"{value['kind']}({settings})"

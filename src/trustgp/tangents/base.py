@@ -15,7 +15,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import Inputs
 from .network import Choice, TangentNetwork, choose_parameters
 
-MIN_BLOCK_ROWS, MAX_BLOCKS = 160, 8  # of a Gram matrix: small blocks are slow, few ignore symmetry
+MIN_BLOCK_ROWS, MAX_BLOCKS = 160, 8  # blocks of a Gram matrix: small ones are slow, few waste its symmetry
 Blocks = list[tuple[slice, slice]]
 
 
@@ -43,11 +43,11 @@ class Features(KernelRows, Protocol):
         return None
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self: ...  # the features whose `tensors()` these are
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self: ...  # the inverse of `tensors()`
 
 
 class TangentMap(ABC):
-    """Computes features of inputs for one network and one mix of its outputs; defaults: implicit ones."""
+    """Computes features for one network and one mix of its outputs; defaults suit implicit features."""
 
     kind: ClassVar[type[Any]]  # the class of the features it makes, a `Features`
 
@@ -57,12 +57,12 @@ class TangentMap(ABC):
 
     @property
     def slow_reason(self) -> str:
-        """Why rows are differentiated one by one, which is slow; empty where they are not."""
+        """Reason why rows are differentiated one by one, which is slow; empty if they are not."""
         return "" if self.gradients is None else self.gradients.slow_reason
 
     @property
     def separately_differentiated(self) -> str:
-        """Which parameters no layer covers and need passes of their own; empty where there are none."""
+        """Names of parameters that no layer covers and that need passes of their own; empty if none."""
         return "" if self.gradients is None else self.gradients.separately_differentiated
 
     def __call__(self, inputs: Inputs) -> Any:
@@ -71,10 +71,10 @@ class TangentMap(ABC):
 
     @abstractmethod
     def with_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
-        """Features, and the outputs [n, C] of their forward pass; None where that was not one pass."""
+        """Features, and the outputs [n, C] of the same forward pass, or None if it took several passes."""
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
-        """The same, but outputs may differ by rounding; None where they are of one of several networks."""
+        """Features, and outputs [n, C] up to rounding; None if that pass does not give the network's own."""
         features, outputs = self.with_outputs(inputs)
         return features, outputs if self.network.one_pass else None
 
@@ -82,28 +82,28 @@ class TangentMap(ABC):
         """Release memory that is kept to speed up repeated calls."""
 
     def columns(self, inputs: Inputs) -> Tensor:
-        """The feature columns that an expert on these rows keeps; empty: all."""
+        """Indices of the feature columns that an expert on these rows keeps; empty: all columns."""
         return torch.empty(0, dtype=torch.int64)
 
     def diag_per_output(self, features: Any) -> Tensor | None:
-        """The share of each mixed output in `features.diag()`, float64, [n, K]; None where it is unknown."""
+        """Share of each mixed output in `features.diag()`, float64 [n, K]; None if unknown."""
         return None
 
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
-        """theta by name, with zeros where the network or the expert drops the column."""
+        """Parameters theta by name, with zeros for entries that this map or the expert's `columns` drop."""
         return self.network.parameters
 
     @abstractmethod
     def row_bytes(self) -> int:
-        """Memory of one row's features."""
+        """Bytes of one row's features."""
 
     def num_columns(self, *, expert: bool) -> int | None:
-        """Columns d of explicit features, of an expert or before its selection; None for implicit ones."""
+        """Number d of explicit feature columns, of one `expert` or before its selection; None if implicit."""
         return None
 
     @abstractmethod
     def working_bytes(self) -> int:
-        """Memory needed per row while its features are computed."""
+        """Bytes needed per row while its features are computed."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ class TangentMap(ABC):
 
 
 def chunk_bytes(tangents: TangentMap) -> int:
-    """Working memory of a chunk of rows; on a CPU 64 MiB, or sixteen rows of large activations."""
+    """Bytes of working memory for a chunk of rows; on a CPU 64 MiB, or up to 16 rows if these are large."""
     row = tangents.working_bytes()
     limit = working_set(tangents.network.device, row)
     return limit if tangents.network.device.type == "cuda" else max(64 * 2**20, min(limit, 16 * row))
@@ -128,19 +128,19 @@ class Tangents(ABC):
         return False
 
     def choose(self, network: nn.Module) -> list[str]:
-        """The chosen parameters' names; raises where this representation does not support them."""
+        """Names of the chosen parameters; raises ValueError if this representation does not support them."""
         return choose_parameters(network, self.parameters)
 
     @abstractmethod
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> TangentMap:
-        """The map for one network and mix, probed on a few sample rows."""
+        """Map for one network and mix, probed on a few sample rows."""
 
     @abstractmethod
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> TangentMap:
-        """The map whose `state()` this is."""
+        """Rebuild a map from its `state()`."""
 
     def read_tensor(self, reader: Reader, name: str, full: str, network: TangentNetwork) -> Tensor:
-        """One validated tensor of a map's `state()`, which a file has under the `full` name."""
+        """Validated tensor `name` of a map's `state()`, which the file stores under the name `full`."""
         if name.startswith(("left.", "right.")):  # a projection
             value = reader.take(full, network.dtype, None, None)
             reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
@@ -192,7 +192,7 @@ def output_mixes(
 
 
 def leading_signs(energy: Tensor) -> Tensor:
-    r"""Signs s of outputs, s_1 = 1, about the largest :math:`s^\top E s` for a matrix E [C, C], shape [C].
+    r"""Signs s [C] of outputs, s_1 = 1, that approximately maximise :math:`s^\top E s` for a matrix E [C, C].
 
     With :math:`E_{cc'} = \sum_x J_c(x) \cdot J_{c'}(x)` it maximises the gradient of the signed sum of
     outputs: outputs that move together must not cancel.
@@ -208,7 +208,7 @@ def leading_signs(energy: Tensor) -> Tensor:
 
 
 def gram_blocks(rows: int, columns: int, *, same: bool, min_rows: int = MIN_BLOCK_ROWS) -> Blocks:
-    """The blocks to compute: the whole matrix, or, between the `same` rows, those up to the diagonal."""
+    """Blocks of a Gram matrix to compute: all of it or, if both sides are the `same`, up to the diagonal."""
     if not same or rows <= MIN_BLOCK_ROWS:
         return [(slice(0, rows), slice(0, columns))]
     edges = [*range(0, rows, max(min_rows, math.ceil(rows / MAX_BLOCKS))), rows]
@@ -216,7 +216,7 @@ def gram_blocks(rows: int, columns: int, *, same: bool, min_rows: int = MIN_BLOC
 
 
 def mirrored(matrix: Tensor, blocks: Blocks) -> Tensor:
-    """Completes, in place, a symmetric matrix [n, n] from its `gram_blocks`."""
+    """Complete a symmetric matrix [n, n] in place from its `gram_blocks`, and return it."""
     for rows, _ in blocks:
         corner = matrix[rows, rows]
         corner.copy_(torch.tril(corner) + torch.tril(corner, -1).T)

@@ -14,7 +14,7 @@ from ..data.user_warnings import warn_user
 
 
 class Call:
-    """How a predictor is called with rows [n, d]; never copied."""
+    """Calls a predictor with rows [n, d]; a deep copy is the same object."""
 
     def __init__(self, predictor: Any) -> None:
         self.predictor = predictor
@@ -37,8 +37,8 @@ class Call:
 
 
 class CalledPredictor(nn.Module):
-    """A predictor plus a linear map of the inputs whose weights are 0: its gradients are the inputs, so that
-    each expert is a linear regression of the predictor's errors on the rows nearby."""
+    """Predictor plus a linear map of the inputs with zero weights. The gradients are the inputs, so that each
+    expert is a linear regression of the predictor's errors on the inputs of its rows."""
 
     def __init__(self, call: Call, inputs: int, outputs: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -59,13 +59,13 @@ class CalledPredictor(nn.Module):
 
 
 def is_called(network: Any) -> bool:
-    """Whether it is no module, but can be called."""
+    """Whether `network` is not a module but can be called: directly, by `predict`, or as an ONNX session."""
     kind = isinstance(network, (nn.Module, type, list, tuple))
     return not kind and (callable(network) or hasattr(network, "predict") or hasattr(network, "get_inputs"))
 
 
 def called_predictor(predictor: Any, row: Inputs | None) -> CalledPredictor:
-    """The predictor of such rows, its outputs counted by one call."""
+    """Wrap a predictor of rows such as `row`; one call finds the number of its outputs."""
     if not isinstance(row, Tensor) or row.ndim != 2 or not row.is_floating_point():
         raise TypeError(
             f"network is {Call(predictor)!r}, which can only be called; then inputs must be one tensor or "
@@ -77,7 +77,7 @@ def called_predictor(predictor: Any, row: Inputs | None) -> CalledPredictor:
 
 
 def blank_row(kinds: Sequence[str]) -> Tensor | None:
-    """A row of zeros of the kind "float32[3]" that a file names; None: it names several."""
+    """Row of zeros for the single kind, such as "float32[3]", that a file names; None if it names several."""
     dtype, _, size = "".join(kinds).rstrip("]").partition("[")
     return (
         torch.zeros(1, int(size), dtype=getattr(torch, dtype)) if len(kinds) == 1 and size.isdigit() else None
@@ -85,7 +85,7 @@ def blank_row(kinds: Sequence[str]) -> Tensor | None:
 
 
 def warn_called(network: nn.Module, *, held_out: bool) -> None:
-    """Warn where no row shows the errors of a predictor that can only be called."""
+    """Warn if a predictor that can only be called has no held-out rows, which alone show its errors."""
     if isinstance(network, CalledPredictor) and not held_out:
         warn_user(
             "the predictor can only be called, so its errors on new rows do not follow from its training "

@@ -24,8 +24,8 @@ aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
 Table = tuple[Tensor, Tensor]
 Parts = list[Tensor] | tuple[Tensor, ...]
-Weights = Callable[[Tensor], Tensor]  # of outputs [n, C] in K signals, [K, n, C]
-# of a module a = f(z): the gradient for z from the gradient g for a
+Weights = Callable[[Tensor], Tensor]  # from outputs [n, C] to their weights in K signals, [K, n, C]
+# backward formula of each module a = f(z): the gradient for z from the gradient g for a
 BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     nn.Linear: lambda m, g, z, a: torch.mm(g, m.weight),
     nn.ReLU: lambda m, g, z, a: aten.threshold_backward(g, a, 0),
@@ -41,7 +41,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**23}  # of products; a cache holds what makes them
+CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**23}  # products at a time, so that their factors fit in a cache
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LayerChain:
 
     @classmethod
     def of(cls, network: TangentNetwork) -> LayerChain | None:
-        """None where the network is not a chain of supported layers that has all chosen parameters."""
+        """Chain of a network's layers; None if it is not one, or does not hold all chosen parameters."""
         named = {id(value): name for name, value in network.chosen.items()}
         steps = _steps(network.differentiated)
         if network.half or steps is None or not any(type(one) is nn.Linear for one in steps):
@@ -78,12 +78,12 @@ class LayerChain:
         beside: Mapping[int, Tensor],
         constant: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
-        """The inputs of all steps, and the outputs [n, C]; by position in the chain, each Linear layer's
-        gradient for its output [K, n, o], and its product with the columns `beside` the weight.
+        """Inputs of all steps, with the outputs [n, C] last; and, for each Linear layer by position in the
+        chain, the gradient for its output [K, n, o], with the product of this gradient and a projection.
 
-        They are those of K mixes of the outputs: [K, 1, C] for all rows, or a function of the outputs with
-        values [K, n, C]. What is the same for all rows, as behind the last function, is [K, 1, o]; such
-        products may be given.
+        `signal` weights the outputs in K mixes: [K, 1, C] for all rows, or a function of the outputs with
+        values [K, n, C]. `beside` holds each weight (but the first) and, in further columns, the projection.
+        Gradients that are the same for all rows have n = 1; `constant` may give their products with `beside`.
         """
         values, signals, first = [inputs], {}, self.first
         for one in self.steps:
@@ -92,7 +92,7 @@ class LayerChain:
         for place in reversed(range(first, len(self.steps))):
             one: Any = self.steps[place]
             if type(one) is nn.Linear:
-                product = constant.get(place)  # signals of the inputs, and their projections
+                product = constant.get(place)  # gradient for the inputs, and projected signal
                 product = signal @ beside[place] if product is None else product
                 if place == first:
                     signals[place] = signal, product
@@ -107,7 +107,7 @@ class LayerChain:
 
 @cache
 def product_kernel(dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor] | None:
-    """`product_sums`; None where Triton or a compiler is missing."""
+    """Function `product_sums`; None where Triton or a compiler is missing."""
     try:
         from .product_sums import product_sums
 
@@ -125,7 +125,7 @@ def product_kernel(dtype: torch.dtype, device: torch.device) -> Callable[..., Te
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
-    """The modules in the order of their calls; None where one is not supported or has hooks."""
+    """Modules in the order of their calls; None if one is not supported or has hooks."""
     if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
         return None
     if type(module) is nn.Sequential:
@@ -156,7 +156,7 @@ class ChainRows:
         entries, signs = table
         self.chain, self.start, (self.lines, self.width) = chain, weights or mix[:, None], entries.shape
         self.one = mix.new_ones(1, 1)
-        self.sides: list[tuple[int, Tensor | None, bool, bool]] = []  # layers; see `__call__`
+        self.sides: list[tuple[int, Tensor | None, bool, bool]] = []  # per layer, see `__call__`
         self.beside: dict[int, Tensor] = {}
         right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, for the biases
         for place in reversed(range(chain.first, len(chain.steps))):
@@ -188,8 +188,8 @@ class ChainRows:
         self.signs = None if bool((signs == 1).all()) else signs.T.flatten()
         # line by line, as sums along the first dimension are faster
         self._by_line = [one.view(-1, self.lines).T.flatten() for one in (self.right, self.left)]
-        self._indices: dict[int, tuple[Tensor, Tensor]] = {}  # by numbers of rows; recordings have them, too
-        self.constant: dict[int, Tensor] = {}  # products behind the last function
+        self._indices: dict[int, tuple[Tensor, Tensor]] = {}  # by number of rows, a power of two
+        self.constant: dict[int, Tensor] = {}  # products that are the same for all rows
         signal = self.start
         for place in reversed(range(chain.first, len(chain.steps))):
             if type(chain.steps[place]) is not nn.Linear or not isinstance(signal, Tensor):
@@ -197,7 +197,7 @@ class ChainRows:
             self.constant[place] = signal @ self.beside[place]
             signal = self.constant[place][..., : chain.steps[place].in_features]
         shapes = {one.shape for _, one, *_ in self.sides if one is not None}
-        self.rights = []  # layers whose projections have one shape, and these [g, i, k]
+        self.rights = []  # layers with projections of one shape, and these projections [g, i, k]
         for shape in shapes:
             lot = [(place, one) for place, one, *_ in self.sides if one is not None and one.shape == shape]
             self.rights.append(([place for place, _ in lot], torch.stack([one for _, one in lot])))
@@ -232,7 +232,7 @@ class ChainRows:
         return torch.cat([self._products(*lot) for lot in zip(lots, beside, strict=True)]).mT, outputs
 
     def _products(self, given: Parts, back: Parts) -> Tensor:
-        """The features of inputs [n, .] and signals [K, n, .], shape [n, D, K]."""
+        """Features [n, D, K] of inputs [n, .] and signals [K, n, .]."""
         signals = torch.cat(back, dim=2)
         if signals.is_cuda:  # an embedding bag is faster on a CPU
             return self._traced_products(torch.cat(given, dim=1), signals).permute(2, 0, 1)
@@ -247,14 +247,14 @@ class ChainRows:
 
     @cached_property
     def tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns of the inputs, and of the signals, and signs of their products, [L, D] each."""
+        """Column indices of the inputs and of the signals, and signs of their products, [L, D] each."""
         signs = self.one[0].expand(self.left.shape) if self.signs is None else self.signs
         right, left = (one.view(self.lines, -1).int() for one in self._by_line)
         return right, left, signs.view(-1, self.lines).T.contiguous()
 
     def indices(self, n: int, numbers: int) -> tuple[Tensor, Tensor]:
-        """For n rows of so many numbers, which of these the products have [n * D * L], and where in the
-        products each feature starts [n * D + 1]."""
+        """Indices [n * D * L] of the products' signals in a table of n rows of `numbers` signals each, and
+        indices [n * D + 1] of the first product of each feature."""
         if (most := 1 << (n - 1).bit_length()) not in self._indices:
             rows = torch.arange(most, dtype=torch.int32, device=self.left.device)[:, None]
             starts = torch.arange(most * self.width + 1, dtype=torch.int32, device=self.left.device)
@@ -263,7 +263,7 @@ class ChainRows:
         return (left, starts) if n == most else (left[: n * self.left.shape[0]], starts[: n * self.width + 1])
 
     def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
-        """The same by rows of the transposed matrices, shape [D, K, n]."""
+        """Features [D, K, n] of inputs [n, .] and signals [K, n, .], from rows of the transposed matrices."""
         (mixed, n), (right, left) = back.shape[:2], self._by_line
         entries = given.T.index_select(0, right)
         if self.signs is not None:

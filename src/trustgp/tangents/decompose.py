@@ -64,19 +64,19 @@ def attention(
 
 
 def weight_norm(value: Tensor, gain: Tensor, dim: int = 0) -> Tensor:
-    """g v / |v|, the norm over all dimensions but one; over all where that is -1."""
+    """Weight g v / |v|, with the norm over all dimensions but `dim`, or over all if `dim` is -1."""
     others = [d for d in range(value.ndim) if d != dim]
     return value * (gain / value.square().sum(dim=others, keepdim=True).sqrt())
 
 
 def packed_projection(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
-    """Queries, keys and values by the whole weight, then split, so that the layer uses whole parameters."""
+    """Queries, keys and values from the whole weight, split afterwards: the layer has to use it whole."""
     whole = {id(x): F.linear(x, w, b) for x in (q, k, v)}
     return [whole[id(x)].chunk(3, dim=-1)[place].contiguous() for place, x in enumerate((q, k, v))]
 
 
 def _opened(function: Callable, projection: Callable) -> Callable:
-    """The same Python function with another `_in_projection_packed`; active modes see what is inside."""
+    """Copy of a Python function with another `_in_projection_packed`; active modes intercept its calls."""
     instead = {"has_torch_function": lambda _: False, "_in_projection_packed": projection}
     globals_ = {**function.__globals__, **instead}
     again = types.FunctionType(function.__code__, globals_, function.__name__, function.__defaults__)

@@ -46,7 +46,7 @@ class LayerFactors(Tangents):
 
     def choose(self, network: nn.Module) -> list[str]:
         names, kinds = super().choose(network), (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
-        for name in names:  # of a layer whose gradient factorises
+        for name in names:  # must belong to layers whose gradient factorises
             owner, _, leaf = name.rpartition(".")
             module = network.get_submodule(owner)
             if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
@@ -69,7 +69,7 @@ class LayerFactors(Tangents):
                 raise ValueError(f"{what} takes one call with one vector a row, [n, d]. {ALTERNATIVE}")
         features, gradients = FactorMap(network, mix, 0)(pair), DenseAccumulator(network, 2, len(mix))
         looped(network, network.names, mix, pair, gradients)
-        dense = gradients.rows().double()  # their kernel must be the same
+        dense = gradients.rows().double()  # the kernel of these exact gradients must be the same
         factored, exact = features.gram(features), dense @ dense.T
         tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
         if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
@@ -121,7 +121,7 @@ class FactorFeatures(Features):
         return self.diag_per_output(1)[:, 0]
 
     def diag_per_output(self, mixed: int) -> Tensor:
-        """The share of each of K mixed outputs in the diagonal, float64, shape [n, K]."""
+        """Share of each of K mixed outputs in the diagonal, float64 [n, K]."""
 
         def lengths(rows: Tensor, parts: int = mixed) -> Tensor:
             return torch.linalg.vector_norm(rows.unflatten(1, (parts, -1)), dim=2, dtype=torch.float64)
@@ -156,7 +156,7 @@ class FactorFeatures(Features):
 
 
 class FactorMap(TangentMap):
-    """Computes factors: one forward pass that records layer inputs, a backward pass per mixed output."""
+    """Computes factors by a forward pass that records layer inputs, and a backward pass per mixed output."""
 
     kind = FactorFeatures
 
@@ -164,7 +164,7 @@ class FactorMap(TangentMap):
         super().__init__(network, mix)
         self._row_bytes, self._max_vmap_rows = size, at_once
 
-    @torch.inference_mode(False)  # the user may predict in it
+    @torch.inference_mode(False)  # the user may predict in inference mode
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs)
@@ -200,5 +200,5 @@ class FactorMap(TangentMap):
 
 
 def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
-    """The parts of the layer's chosen weight and bias, concatenated."""
+    """Parts for a layer's weight and bias, concatenated, without those of parameters that were not chosen."""
     return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)

@@ -13,7 +13,7 @@ from .perceptron import is_perceptron, torch_perceptron
 
 
 def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
-    """A copy that shares nothing with the module but the tensors in `shared`.
+    """Copy of a module that shares nothing with it but the tensors in `shared`.
 
     Only the values of tensors with a graph (a cached activation, the weight of an old-style `weight_norm` or
     of a pruned layer) are copied, since a graph cannot be.
@@ -33,7 +33,7 @@ def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
 
 
 def _uncopied(module: nn.Module) -> str:
-    """Names the attribute of a layer that cannot be copied."""
+    """Description, for an error message, of the attribute of a layer that cannot be copied."""
     for name, part in module.named_modules():
         for key, value in vars(part).items():
             if key in ("_parameters", "_buffers", "_modules"):
@@ -46,8 +46,8 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def unwrap(network: Any) -> Any:
-    """The module inside `torch.compile`, DataParallel or DistributedDataParallel, or of a perceptron of
-    scikit-learn; others as they are."""
+    """Module inside `torch.compile`, DataParallel or DistributedDataParallel, or made from a perceptron of
+    scikit-learn; any other object unchanged."""
     dynamo = sys.modules.get("torch._dynamo")  # slow to import; not there unless it is in use
     while True:
         if dynamo is not None and isinstance(network, dynamo.OptimizedModule):

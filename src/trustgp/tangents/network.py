@@ -29,16 +29,16 @@ from .outputs import (
 )
 
 Choice = str | Sequence[str]
-"""The parameters of the kernel: "all" (trainable, or of a frozen network any), "last" (layer), or names."""
+"""Parameters of the kernel: "all" (trainable ones, or any of a frozen network), "last" (layer), or names."""
 
 Tensors = Sequence[Tensor]
 Mix = Tensor | Callable[[Tensor], Tensor]
 """K combinations of C outputs: [K, C] for all rows, or a function of outputs [n, C] with values [K, n, C]."""
-_FORWARD_MODE = threading.Lock()  # torch keeps its levels per process, not per thread
+_FORWARD_MODE = threading.Lock()  # torch keeps forward-mode levels per process, not per thread
 HALF = (torch.float16, torch.bfloat16)
-MAX_ROUNDING_EPS, MAX_RELATIVE_CHANGE = 1e3, 0.05  # of outputs that should be equal
+MAX_ROUNDING_EPS, MAX_RELATIVE_CHANGE = 1e3, 0.05  # tolerances for outputs that should be equal
 CHECKED_ROWS = 8
-ACTIVATION_COPIES = 8  # of the largest activation in a forward-mode pass
+ACTIVATION_COPIES = 8  # of the largest activation, in a forward-mode pass
 
 
 class TangentNetwork:
@@ -51,11 +51,11 @@ class TangentNetwork:
     def __init__(self, module: nn.Module, names: Sequence[str], stated: bool = False) -> None:
         self.module, self.names, self.differentiated = module, tuple(names), members_of(module)[0]
         self.stated = stated  # whether the network states the variance of its outputs
-        self.head = ""  # the weight of the layer whose inputs come with the features; empty: none do
+        self.head = ""  # weight of the layer whose inputs are returned with the features; empty: none
         self.half = any(value.dtype in HALF for value in self.differentiated.parameters())
-        # whether a pass that is differentiated gives all outputs
+        # whether the pass that is differentiated gives all outputs
         self.one_pass = self.differentiated is module and not (self.half or stated)
-        self.recording = True  # whether repeated passes on a GPU are recorded; not in a fit, of few passes
+        self.recording = True  # whether repeated GPU passes become CUDA graphs; not in a fit: few passes
         self.forward_mode = True  # until it fails
         self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
         self.vmap_backward = True  # until it fails
@@ -65,7 +65,7 @@ class TangentNetwork:
         self._head: tuple[nn.Module | None, str, nn.Parameter | None] = (None, "", None)
         self._first = next(module.parameters(), torch.empty(0))  # to look up the device
         self._forward_clone: tuple[Any, torch.device, nn.Module] | None = None  # of a module on a device
-        self._traced_clone: tuple[Any, ...] | None = None  # the same, with leaves of its own; see `traced`
+        self._traced_clone: tuple[Any, ...] | None = None  # a clone with leaves of its own; see `traced`
 
     @property
     def float32_module(self) -> nn.Module:
@@ -93,7 +93,7 @@ class TangentNetwork:
 
     @property
     def head_weight(self) -> nn.Parameter | None:
-        """The parameter named `head`; None: there is none."""
+        """Parameter named `head`; None if there is none."""
         module = self.float32_module
         if self._head[:2] != (module, self.head):
             self._head = module, self.head, dict(module.named_parameters()).get(self.head)
@@ -106,7 +106,7 @@ class TangentNetwork:
 
     @property
     def num_parameters(self) -> int:
-        """P."""
+        """Number P of chosen parameters."""
         return sum(value.numel() for value in self.parameters.values())
 
     @property
@@ -134,7 +134,7 @@ class TangentNetwork:
         return as_matrix(call(self.float32_module, copied(self.cast(inputs))))
 
     def pass_rows(self, inputs: Inputs) -> int:
-        """How many such rows fit through the network at a time."""
+        """Number of rows such as these that fit through the network at a time."""
         if self._row_bytes is None:
             with torch.no_grad(), _LargestTensor() as largest:
                 call(self.float32_module, copied(self.cast(take(inputs, torch.tensor([0])))))
@@ -180,7 +180,7 @@ class TangentNetwork:
         return torch.stack(rows)
 
     def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, dict[str, nn.Parameter]]:
-        """f(x) [n, C] with a graph to leaves with the values of the named parameters, and these leaves."""
+        """f(x) [n, C] with an autograd graph, and its leaves, with the values of the named parameters."""
         origin = self.float32_module, self.device, frozenset(names)
         if self._traced_clone is None or self._traced_clone[:3] != origin:  # as slow as a pass, so cached
             fresh = {k: nn.Parameter(v) for k, v in self.parameters.items() if k in origin[2]}
@@ -236,7 +236,7 @@ class _LargestTensor(TorchFunctionMode):
 
 
 def signal_weights(mix: Mix, outputs: Tensor) -> Tensor:
-    """The weights of outputs [n, C] in each of K signals, shape [K, n, C]."""
+    """Weights [K, n, C] of the outputs [n, C] in each of K signals."""
     return mix(outputs.detach()) if callable(mix) else mix.to(outputs)[:, None].expand(-1, *outputs.shape)
 
 
@@ -288,7 +288,7 @@ def as_matrix(outputs: Any) -> Tensor:
 
 
 def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
-    """Names of the chosen parameters, in the order of the network; of one that is frozen whole, any."""
+    """Names of the chosen parameters, in the network's order; if all are frozen, all count as trainable."""
     every = dict(module.named_parameters())
     if not every:
         raise ValueError("the network has no parameters; pass it as a function: lambda x: network(x).")
@@ -313,7 +313,7 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
 def prepare(
     network: nn.Module, choice: Choice, device: torch.device | None, *, stated: bool = False
 ) -> TangentNetwork:
-    """A private copy of `network` on `device`, with the chosen parameters; for `stated` see there."""
+    """Private copy of `network` on `device`, with the chosen parameters; `stated`: it states variances."""
     names = choose_parameters(members_of(network)[0], choice)
     module = clone_module(network).requires_grad_(False)
     module = module.to(device) if device is not None else module
@@ -324,13 +324,13 @@ def prepare(
 
 
 def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
-    """Its outputs on a few rows; raises where these depend on other rows, vary, or have a variance <= 0."""
+    """Outputs on a few rows; raises if they depend on other rows, vary, or have a stated variance <= 0."""
     check_kind(network)
     check_mode(network)
     n = count(inputs)
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
-        if select_named(network, outputs):  # as networks of Hugging Face return it
+        if select_named(network, outputs):  # as in results of Hugging Face networks
             outputs = probe(network, inputs, "training")
         if isinstance(outputs, Tensor) and outputs.ndim > 2:
             raise DenseOutputError(f"the network returned {tuple(outputs.shape)}; [n] or [n, C] is needed.")
@@ -347,7 +347,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
 
 @torch.no_grad()
 def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
-    """What the network returns for a few rows; a ValueError describes them where the call fails."""
+    """Result of the network for a few rows; if the call fails, a ValueError describes these rows."""
     inputs = to_device(inputs, (place := next(network.parameters(), torch.empty(0))).device)
     try:
         return call(network, copied(inputs))
@@ -368,8 +368,8 @@ def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
 def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
     """Raise unless the same rows give the same outputs, and the first and last row do so in other batches.
 
-    For batches of one shape a GPU uses one algorithm, so only rounding may differ; another number of rows may
-    choose another one, as in TF32, which differs from the third digit on.
+    For batches of one shape a GPU uses one algorithm, so that only rounding may differ. For another number of
+    rows it may use another algorithm, such as one in TF32, which differs from the third digit on.
     """
     copy = TangentNetwork(network, ())  # half precision would hide differences
     inputs = copy.cast(take(inputs, evenly(count(inputs), CHECKED_ROWS)))

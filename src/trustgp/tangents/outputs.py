@@ -1,4 +1,4 @@
-"""What a network returns: selected by the user, of several networks, with a variance of its own."""
+"""Outputs of networks: selected by the user, combined from several networks, or with stated variances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..data.trees import copied
 from .modules import check_kind, clone_module, unwrap
 
 Output = Callable[[Any], Any]
-"""Selects a tensor [n] or [n, C] from what a network returns, or a pair of such: a mean and its variance."""
+"""Selects a tensor [n] or [n, C] from a network's result, or a pair of them: a mean and its variance."""
 
 
 class StatedOutputs(NamedTuple):
@@ -22,16 +22,16 @@ class StatedOutputs(NamedTuple):
     variance: Tensor  # of the same shape
 
 
-NAMES = (  # of the prediction, in what networks of Hugging Face, and of torchvision, return
+NAMES = (  # fields of the prediction in results of networks of Hugging Face and torchvision
     *("logits", "prediction", "predictions", "prediction_outputs", "regression_outputs", "predicted_depth"),
     *("reconstruction", "out"),
 )
 Combination = Callable[[Sequence[Any]], Any]
-"""The output of several networks, from that of each: a tensor [n] or [n, C], or `StatedOutputs`."""
+"""Combines the outputs of several networks into one: a tensor [n] or [n, C], or `StatedOutputs`."""
 
 
 class OutputError(ValueError):
-    """What networks return, or what was selected of it, does not suit."""
+    """Outputs of a network, or what was selected from them, are not usable."""
 
 
 class OutputSelector:
@@ -57,7 +57,7 @@ class OutputSelector:
 
 
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """A copy of the network, or of several, that returns `output(network(...))`; None: its own output."""
+    """Copy of one network or several that returns `output(network(...))`, or with None its own output."""
     if output is not None and not callable(output):
         raise TypeError(f"select is a {type(output).__name__}; pass a function of what the network returns.")
     network = clone_module(network)
@@ -68,20 +68,20 @@ def with_output(network: nn.Module, output: Output | None) -> nn.Module:
 
 
 def has_output_selector(network: nn.Module, *, named: bool = False) -> bool:
-    """Whether a function of the user selects the network's output; `named`: whether its name does."""
+    """Whether a user's function, or with `named` the name of a field, selects the network's output."""
     hooks = members_of(network)[0]._forward_hooks.values()
     return any(isinstance(hook, OutputSelector) and named == (hook.output is named_output) for hook in hooks)
 
 
 def named_output(result: Any) -> Any:
-    """The prediction in a result with named fields, see `NAMES`; any other as it is."""
+    """Prediction in a result with named fields, see `NAMES`; any other result unchanged."""
     table = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
     named = [] if isinstance(result, (Tensor, StatedOutputs)) else [table.get(name) for name in NAMES]
     return next((one for one in named if isinstance(one, Tensor)), result)
 
 
 def select_named(network: nn.Module, result: Any) -> bool:
-    """Whether such a prediction is in a result of a private copy, which then returns it."""
+    """Whether `result` has a field of `NAMES`; if so, `network` (a private copy) returns that from now on."""
     names_it = named_output(result) is not result
     for member in dict.fromkeys(members_of(network)) if names_it else ():
         member.register_forward_hook(OutputSelector(named_output))
@@ -89,7 +89,7 @@ def select_named(network: nn.Module, result: Any) -> bool:
 
 
 class NetworkEnsemble(nn.Module):
-    """Several networks as one. Only the first is differentiated: the gradients of all cost as many times."""
+    """Several networks as one. Only the first is differentiated: all M would cost M times as much."""
 
     def __init__(self, members: Sequence[nn.Module], combination: Combination) -> None:
         super().__init__()
@@ -108,11 +108,11 @@ class NetworkEnsemble(nn.Module):
                 what = f"network {number} of {len(shapes)} returned {shape} and the first {shapes[0]}"
                 raise OutputError(f"{what}; several networks must have the same outputs.")
         usable = isinstance(results[0], (Tensor, StatedOutputs))
-        return self.combination(results) if usable else results[0]  # which is refused as of one network
+        return self.combination(results) if usable else results[0]  # later refused, as for one network
 
 
 def as_network(given: Any, combination: Combination) -> nn.Module:
-    """The network that was given, unwrapped and checked, or a list of them as one."""
+    """Given network, unwrapped and checked; several become one `NetworkEnsemble`."""
     several = isinstance(given, (list, tuple, nn.ModuleList))
     members = [unwrap(member) for member in (given if several else [given])]
     if not members:
@@ -133,8 +133,8 @@ def total_variance(results: Sequence[Any]) -> StatedOutputs:
     .. math:: \mu = \tfrac{1}{M} \sum_m \mu_m, \qquad
         \tfrac{1}{M} \sum_m (\mu_m - \mu)^2 + \tfrac{1}{M} \sum_m \sigma_m^2
 
-    The second sum is there where members state variances. Networks that agree to the bit have the smallest
-    normal number.
+    The second sum is present only if the members state variances; else the variance of networks that agree
+    to the bit is the smallest normal number.
     """
     means = torch.stack([mean_of(result) for result in results])
     mean, wide = means.mean(dim=0), torch.promote_types(means.dtype, torch.float32)
@@ -146,12 +146,12 @@ def total_variance(results: Sequence[Any]) -> StatedOutputs:
 
 
 def mean_of(outputs: Any) -> Any:
-    """The prediction in what a network returned."""
+    """Prediction in the outputs of a network: the mean, if they have a stated variance."""
     return outputs.mean if isinstance(outputs, StatedOutputs) else outputs
 
 
 def log_variance(outputs: Any) -> Tensor | None:
-    """The logarithm of the stated variance, float64 [n, C], not finite where that is <= 0; None: none."""
+    """Logarithm of the stated variance, float64 [n, C], not finite where that is <= 0; None if none is."""
     if not isinstance(outputs, StatedOutputs):
         return None
     value = outputs.variance.double().log()
@@ -159,7 +159,7 @@ def log_variance(outputs: Any) -> Tensor | None:
 
 
 def check_variance(outputs: Any) -> Any:
-    """The same; raises where a finite mean has a variance that is not positive and finite."""
+    """Return `outputs`; raise OutputError if a finite mean has a variance that is not positive and finite."""
     if isinstance(outputs, StatedOutputs):
         mean, variance = outputs
         wrong = variance[torch.isfinite(mean) & ~((variance > 0) & torch.isfinite(variance))]

@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 ACTIVATIONS = {"identity": nn.Identity, "logistic": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
-CHECKED_ROWS, TOLERANCE = 16, 1e-4  # compared with its own predictions
+CHECKED_ROWS, TOLERANCE = 16, 1e-4  # of the comparison with the estimator's own predictions
 
 
 def is_perceptron(network: Any) -> bool:
-    """Whether it is a trained `MLPRegressor` or `MLPClassifier`."""
+    """Whether `network` is a trained `MLPRegressor` or `MLPClassifier`."""
     return all(hasattr(network, name) for name in ("coefs_", "intercepts_", "out_activation_"))
 
 
 def torch_perceptron(estimator: Any) -> nn.Sequential:
-    """The same network, of a classifier up to the logits; raises unless it predicts as the estimator does."""
+    """Copy in torch, for a classifier up to the logits; raises ValueError if its predictions differ."""
     layers: list[nn.Module] = []
     for weights, intercepts in zip(estimator.coefs_, estimator.intercepts_, strict=True):
         layer = nn.Linear(*weights.shape, dtype=torch.from_numpy(weights).dtype, device="cpu")

@@ -1,8 +1,8 @@
 """Outputs of many positions, such as sequences and images: each position is a row.
 
-The tangent features of a position are what the last layer with a weight matrix is given there: the gradient
-of an output in the weights of that layer. A row holds these features and the network's output, to which a
-linear layer of zeros adds nothing but its gradients. Outputs without positions are flattened instead.
+The tangent features of a position are the inputs of the last layer with a weight matrix there: the gradient
+of an output for the weights of that layer. A row holds these features and the network's output, to which a
+linear layer of zeros adds nothing but its gradients. Outputs of few or no positions are flattened.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .jacobian.layer_io import LastLayers
 from .network import HALF, call
 from .outputs import OutputError
 
-MAX_FLAT_POSITIONS = 3  # up to so many, they are outputs of their own
+MAX_FLAT_POSITIONS = 3  # outputs of so few positions are flattened
 VOID = 255  # label of pixels without a class, where there is no such class
 
 
@@ -35,8 +35,8 @@ class ChannelLayout:
         return outputs[..., None] if self.axis is None else outputs.movedim(self.axis, -1)
 
     def restored(self, columns: Tensor) -> Tensor:
-        """[n, *positions, C] as the network's output has it; with another number of channels than one where
-        outputs have none, they are the second dimension."""
+        """Columns [n, *positions, C] in the layout of the network's outputs; if these have no channels, but
+        C is not 1, the channels become the second dimension."""
         if self.tail is not None:
             return columns.unflatten(-1, self.tail)
         if self.axis is None and columns.shape[-1] == 1:
@@ -45,7 +45,7 @@ class ChannelLayout:
 
 
 class PositionNetwork(nn.Module):
-    """A network whose outputs are rows, one of each position: features, then outputs."""
+    """Network that also returns features, for rows of one position each: features, then outputs."""
 
     def __init__(self, network: nn.Module, layout: ChannelLayout) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class PositionNetwork(nn.Module):
         return outputs, _features(layers, self.layout.columns(outputs)).detach()
 
     def rows(self, outputs: Tensor, features: Tensor) -> Tensor:
-        """Rows [N, h + C] of such outputs and features, in float32 at least."""
+        """Rows [N, h + C] of the results of `forward`, in float32 at least."""
         both = torch.cat([features, self.layout.columns(outputs).to(features)], dim=-1)
         return (both.float() if both.dtype in HALF else both).flatten(0, -2)
 
@@ -86,7 +86,7 @@ class FlatOutputs(nn.Module):
         self.network, self.training = network, network.training
 
     def forward(self, *args: Any, **options: Any) -> Tensor:
-        """Flattened."""
+        """Outputs flattened to [n, C]."""
         outputs = self.network(*args, **options)
         if not isinstance(outputs, Tensor) or outputs.ndim < 2:
             kind = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -96,14 +96,14 @@ class FlatOutputs(nn.Module):
 
 @torch.no_grad()
 def run_watched(network: nn.Module, inputs: Inputs) -> tuple[Any, LastLayers]:
-    """A pass of the network, and what it gave to its last layers."""
+    """Result of a forward pass, and the inputs of its last layers."""
     with LastLayers() as layers:
         return call(network, copied(inputs)), layers
 
 
 def _features(layers: LastLayers, columns: Tensor) -> Tensor:
-    """Features [n, *positions, h] for outputs [n, *positions, C]: of the last layer with as many dimensions,
-    the nearest position; or of the last layer, the mean over its positions; or the outputs themselves."""
+    """Features [n, *positions, h] for outputs [n, *positions, C]: the inputs of the last layer with as many
+    dimensions, at matching positions; else those of the last layer, averaged; else the outputs."""
     if not layers.inputs:
         return columns
     values = layers.inputs.get(columns.ndim, layers.inputs[layers.last])[0]
@@ -120,7 +120,7 @@ def _features(layers: LastLayers, columns: Tensor) -> Tensor:
 
 
 def find_layout(outputs: Tensor, layers: LastLayers, targets: Tensor, *, classes: bool) -> ChannelLayout:
-    """How outputs [n, ...] and targets belong together; `classes`: targets are class numbers of positions."""
+    """Layout of outputs [n, ...] that fits the targets; `classes`: targets are class numbers of positions."""
     shape, wanted = tuple(outputs.shape[1:]), tuple(targets.shape[1:])
     own, second = layers.inputs.get(outputs.ndim, (None, False))
     if classes:
@@ -146,7 +146,7 @@ def find_layout(outputs: Tensor, layers: LastLayers, targets: Tensor, *, classes
 
 
 def target_columns(layout: ChannelLayout, outputs: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
-    """Targets of outputs [n, ...] in their order, [n, *positions, C], or class numbers [n, *positions, 1]."""
+    """Targets in the order of the outputs, [n, *positions, C], or class numbers [n, *positions, 1]."""
     columns = layout.columns(outputs)
     return (
         targets.reshape(*columns.shape[:-1], 1) if classes else layout.columns(targets.reshape(outputs.shape))
@@ -154,7 +154,7 @@ def target_columns(layout: ChannelLayout, outputs: Tensor, targets: Tensor, *, c
 
 
 def observed(targets: Tensor, num_outputs: int) -> Tensor:
-    """Which positions have targets [..., C]: real ones that are not NaN, or a class."""
+    """Mask of the positions that have targets [..., C]: real numbers other than NaN, or a class."""
     if targets.is_floating_point():
         return ~targets.isnan().any(dim=-1)
     void = (targets == IGNORED) | ((targets == VOID) & (max(2, num_outputs) <= VOID))

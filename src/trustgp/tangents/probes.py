@@ -29,11 +29,11 @@ from .modules import clone_module
 from .network import HALF, TangentNetwork, gradients_of
 
 ROWS = 3
-MAX_NUMBERS = 2**16  # stored of a row in one tensor of reals: the start of a longer one is repeated
+MAX_NUMBERS = 2**16  # stored per row of a tensor of reals; a longer row repeats its start
 MAX_ROW = 2**28  # numbers of a row, beyond which there are no probes
 MAX_PARAMETERS = 2**27  # for a copy in float64
-EXACT_TOLERANCE, OWN_TOLERANCE = 1e-4, 1e-2  # in float64 (a layer may still use float32), and else
-MAX_ROUNDED_EPS = 50  # that may differ where weights were rounded to another precision
+EXACT_TOLERANCE, OWN_TOLERANCE = 1e-4, 1e-2  # in float64 (a layer may still use float32), and otherwise
+MAX_ROUNDED_EPS = 50  # allowed if weights were rounded to another precision
 MIN_SPREAD = 0.2  # of the largest output, where all outputs are about equal
 MIN_LENGTH = 1e-2  # of a gradient, relative to the longest
 PERIOD = 4093  # of v
@@ -54,7 +54,7 @@ class Probes:
 
     @classmethod
     def of(cls, network: TangentNetwork, rows: Rows) -> Probes | None:
-        """The probes of a network on rows of the training data; None where it cannot be run on them."""
+        """Probes of a network on rows of the training data; None where it cannot be run on them."""
         if max(leaf.numel() for leaf in leaves(rows.first)) > MAX_ROW:
             return None
         # on the CPU, with their stored part repeated to the full length
@@ -63,7 +63,7 @@ class Probes:
 
     @classmethod
     def on(cls, network: TangentNetwork, inputs: Inputs) -> Probes | None:
-        """The same on these rows."""
+        """Probes of a network on given rows; None if it cannot be run on them, or values are not finite."""
         exact = sum(value.numel() for value in network.module.parameters()) <= MAX_PARAMETERS
         try:
             exact, *values = _observed(network, inputs, exact=exact)
@@ -73,7 +73,7 @@ class Probes:
         return cls(inputs, precision_of(network.module), exact, *values) if finite else None
 
     def difference(self, network: TangentNetwork) -> str:
-        """How another network differs from this one, in words; empty: by rounding only."""
+        """Description of how another network differs from the fitted one; empty if by rounding only."""
         now, where = precision_of(network.module), f"on {len(self.outputs)} rows stored by the fit"
         try:
             exact, outputs, slopes, _ = _observed(network, self.as_taken(now), self.exact, self.outputs)
@@ -97,7 +97,7 @@ class Probes:
         return f"{where} its outputs are the same, but the gradient for '{network.names[off[1]]}' {off_by}"
 
     def as_taken(self, dtype: torch.dtype) -> Inputs:
-        """The rows in another precision of the network."""
+        """Rows, with tensors of the fitted network's dtype converted to `dtype`."""
         return map_tensors(lambda leaf: leaf.to(dtype) if leaf.dtype == self.dtype else leaf, self.inputs)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class Probes:
 
 
 def spread(outputs: Tensor) -> Tensor:
-    """The range of each output [k, C], or a part of its size where all are about equal, [C]."""
+    """Range [C] of each output [k, C], or a part of its size if all its values are about equal."""
     span = outputs.amax(0) - outputs.amin(0)
     return _at_least(torch.maximum(span, MIN_SPREAD * outputs.abs().amax(0)), 1e-6)
 
@@ -146,8 +146,8 @@ def spread(outputs: Tensor) -> Tensor:
 def _observed(
     network: TangentNetwork, inputs: Inputs, exact: bool, reference: Tensor | None = None
 ) -> tuple[bool, Tensor, Tensor, Tensor]:
-    """Whether it ran in float64; f(x), p and l. The weights w are signs over the spread of the outputs, or of
-    the reference outputs; p and l are empty where there is no gradient."""
+    """Whether the network ran in float64, then f(x), p and l. The weights w are signs divided by the spread
+    of the outputs, or of the reference outputs; p and l are empty where there is no gradient."""
     doubled = lambda leaf: leaf.double() if leaf.is_floating_point() else leaf  # noqa: E731
     for precise, unfuse in product((True, False) if exact else (False,), (False, True)):
         module = clone_module(network.module).double() if precise else network.module
@@ -175,14 +175,14 @@ def _observed(
 
 @torch.no_grad()
 def _others(network: TangentNetwork, inputs: Inputs) -> list[Tensor]:
-    """What a network returns beside the outputs of the one that is differentiated, [k, C] each."""
+    """Outputs besides those of the differentiated network, [k, C] each: of an ensemble, and log variances."""
     others = [] if network.differentiated is network.module else [network.matrix(inputs)]
     others += [network.log_variance(inputs)] if network.stated else []
     return [other.cpu().double() for other in others]
 
 
 def _summary(gradients: Sequence[Tensor]) -> Tensor:
-    """p and l of each tensor's gradient [2, T]."""
+    """Numbers p and l for each tensor's gradient, [2, T]."""
     v = torch.randn(PERIOD, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(gradients[0])
     pairs = []
     for flat in (gradient.detach().flatten() for gradient in gradients):
@@ -205,7 +205,7 @@ def _largest(off: Tensor) -> tuple[float, int]:
 
 
 def _beginning(leaf: Tensor) -> Tensor:
-    """The stored part of each row of a tensor, [k, m]: all of integers, which may be identifiers."""
+    """Stored part [k, m] of each row of a tensor; all of it for integers, which may be identifiers."""
     return leaf.reshape(len(leaf), -1)[:, : MAX_NUMBERS if leaf.is_floating_point() else None]
 
 

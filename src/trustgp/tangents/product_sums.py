@@ -9,7 +9,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-FEATURES, WARPS = 128, 4  # of a program
+FEATURES, WARPS = 128, 4  # per program
 
 
 @triton.jit(do_not_specialize=["n", "width", "numbers", "lines"])
@@ -47,7 +47,7 @@ def _kernel(
 
 
 def product_sums(given: Tensor, back: Tensor, right: Tensor, left: Tensor, signs: Tensor) -> Tensor:
-    r"""Of inputs a [n, A] and signals g [K, n, G] the features [n, K, D]
+    r"""Features [n, K, D] from inputs a [n, A] and signals g [K, n, G]:
 
     .. math:: \phi_{i k d} = \sum_l s_{l d} \, a_{i, r_{l d}} \, g_{k, i, j_{l d}} ,
 

@@ -23,7 +23,7 @@ RIDGE = 1e-10  # of the largest energy: directions with less are rounding errors
 SAMPLE_BYTES = 256 * 2**20  # working memory of the sampled rows
 
 Projections = Mapping[tuple[str, str], Tensor]
-"""P [m, k] of a parameter's side, by its name and "left" (its first dimension) or "right"."""
+"""Projections P [m, k] by parameter name and side: "left" (its first dimension) or "right"."""
 
 
 class Sampler(Collector):
@@ -44,7 +44,7 @@ class Sampler(Collector):
 
 
 def find_projections(gradients: Gradients, sample: Inputs, widest: int, seed: int) -> Projections:
-    """Projections of every side of a weight that mixes, where it is wider than they are."""
+    """Projections for each side of a channel-mixing weight that is wider than its projection."""
     plan, network = gradients.plan(sample), gradients.network
     rows = min(SAMPLED, SAMPLE_BYTES // plan.row_bytes, max(MIN_SAMPLED, count(sample) // SAMPLE_FRACTION))
     few = take(sample, torch.arange(max(2, rows)) % count(sample))
@@ -52,7 +52,7 @@ def find_projections(gradients: Gradients, sample: Inputs, widest: int, seed: in
     sampler, generator = Sampler(), torch.Generator().manual_seed(seed)
     with suppress(LayoutError), torch.inference_mode(False):
         layerwise(network, plan, mix, few, sampler)
-    lots: dict[tuple, list[tuple[tuple[str, str], Tensor]]] = defaultdict(list)  # of one shape
+    lots: dict[tuple, list[tuple[tuple[str, str], Tensor]]] = defaultdict(list)  # by shape
     for name, value in network.parameters.items():
         sides = {side: sampler.vectors.get((name, side)) for side in ("left", "right")}
         width = widest if value.ndim == 2 else widest // 2
@@ -71,7 +71,7 @@ def find_projections(gradients: Gradients, sample: Inputs, widest: int, seed: in
 
 
 def projections_from(vectors: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """P [b, m, k] from some vectors [b, s, m], with m > k; random signs where there are none."""
+    """Projections P [b, m, k] from some vectors [b, s, m], with m > k; random signs if s = 0."""
     b, s, m = vectors.shape
     if not s:
         signs = torch.randint(0, 2, (b, m, width), generator=generator).float() * 2 - 1

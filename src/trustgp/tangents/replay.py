@@ -1,7 +1,7 @@
 """Computations on a GPU that are captured as CUDA graphs, one for each shape of the inputs, and replayed.
 
 A pass through a large network launches thousands of kernels; for few rows the launches take far longer than
-the kernels. Computations that read values back from the GPU cannot be captured: that is checked before, since
+the kernels. Computations that read values back from the GPU cannot be captured: this is checked first, since
 a failed capture leaves torch in a bad state.
 """
 
@@ -28,7 +28,7 @@ from .modules import tensors_in
 CALLS_BEFORE = 2  # calls of a shape before it is captured
 MAX_RECORDINGS, MAX_SHAPES = 8, 4096  # recordings, and shapes whose calls are counted
 MIN_LAUNCHES = 0.8  # share of a call's time in which kernels are launched: else the GPU is the slower part
-MIN_GAIN = 2  # of a recording whose outputs are not exact, so that these take another pass
+MIN_GAIN = 2  # speedup needed if outputs are not exact, since these then take another pass
 MAX_ROUNDING_EPS = 1e3  # of features, in eps of the largest
 MASKS = (torch.bool, torch.uint8)
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -39,10 +39,10 @@ _OUTER = threading.local()  # whether a call is inside one that is recorded as a
 
 
 class Computed(NamedTuple):
-    """What a call returns; rows are the first dimension of all tensors."""
+    """Result of a call; rows are the first dimension of all tensors."""
 
     tensors: tuple[Tensor, ...]
-    outputs: Tensor | None  # of the network, which must be exact; None: not known
+    outputs: Tensor | None  # of the network, which must be exact; None: unknown
     layout: Any = None  # whatever else describes the tensors
 
 
@@ -50,13 +50,13 @@ Work = Callable[[Inputs], Computed]
 
 
 class Replay:
-    """A function of independent rows on a GPU. One of n rows is recorded for n, where that is a power of two
-    or a number that is called again and again, and else for the next power of two: rows are repeated."""
+    """A function of independent rows on a GPU, recorded and replayed. A call with n rows uses a recording for
+    n rows if n is a power of two or recurs in successive calls, else one for the next power of two."""
 
     def __init__(
         self, work: Work, tolerance: float | None = None, min_launches: float = MIN_LAUNCHES
     ) -> None:
-        self._work, self._tolerance = work, tolerance  # of tensors, over their largest; None: rounding
+        self._work, self._tolerance = work, tolerance  # relative to the largest entries; None: rounding
         self._min_launches = min_launches
         self._calls: Counter[tuple] = Counter()
         self._run: tuple[tuple, int] = ((), 0)  # the last key, and how often it came in succession
@@ -69,8 +69,8 @@ class Replay:
         return Replay, (self._work, self._tolerance, self._min_launches)  # recordings are not pickled
 
     def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Computed:
-        """The function of inputs on the GPU, with `size` bytes of working memory a row; with `exact`, outputs
-        are exact to the bit, or None."""
+        """Value of the function for inputs on the GPU, with `size` bytes of working memory per row; with
+        `exact`, outputs are exact to the bit, or None."""
         if getattr(_OUTER, "active", False):
             return self._work(inputs)
         n, key = count(inputs), self._padded_key(_key(inputs))
@@ -101,7 +101,7 @@ class Replay:
             _OUTER.active = False
 
     def _padded_key(self, key: tuple) -> tuple:
-        """The key of the recording that serves these rows."""
+        """Key of the recording for these rows; also counts successive calls."""
         n, (last, times) = key[0], self._run
         self._run = key, times + 1 if key == last else 1
         if n & (n - 1) and key not in self._steady:
@@ -129,8 +129,8 @@ class Replay:
 
 
 class Branch:
-    """What is computed inside, up to `join`, does not depend on what follows: in a capture a branch of its
-    own."""
+    """Context for computations whose results are not used before `join`: in a capture they become a branch
+    of their own."""
 
     def __init__(self, device: torch.device) -> None:
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -147,17 +147,17 @@ class Branch:
         self._within.__exit__(*error)
 
     def join(self) -> None:
-        """Its results may be used from now on."""
+        """Wait for the branch, so that its results may be used from now on."""
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
 
 
 class _Shared:
-    """What the recordings of one function have in common: they are played one after another."""
+    """State shared by the recordings of one function, which are played one after another."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.pool: Any = None  # of memory
+        self.pool: Any = None  # memory pool
         self.played: torch.cuda.Event | None = None
 
 
@@ -169,7 +169,7 @@ class _Recording:
     inputs: Inputs
     result: Computed
     shared: _Shared
-    exact: bool = True  # whether outputs are the same to the bit: a capture may use other kernels
+    exact: bool = True  # whether outputs are equal to the bit: a capture may use other kernels
     gain: float = 0.0  # speedup
 
     def play(self, inputs: Inputs) -> Computed:
@@ -189,7 +189,7 @@ class _Recording:
 
 
 def _key(inputs: Inputs) -> tuple:
-    """The rows, and all else that selects the kernels."""
+    """Key of a recording: the number of rows, and everything else that selects the kernels."""
     tensors = leaves(inputs)
     kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in tensors]
     settings = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
@@ -199,8 +199,8 @@ def _key(inputs: Inputs) -> tuple:
 def _record(
     work: Work, inputs: Inputs, taken: float, tolerance: float | None, shared: _Shared
 ) -> tuple[_Recording | None, Computed]:
-    """The recording, or None where capture fails, and the result of the work, which took so many seconds."""
-    work(inputs)  # what is compared once for a new shape, that of padded rows too, reads values back
+    """Recording, or None if capture fails, and the result of the work, which took `taken` seconds before."""
+    work(inputs)  # one-time comparisons for a new shape, also of padded rows, read values back
     with _Watch() as watch:
         result = work(inputs)
     if watch.operations:
@@ -239,7 +239,7 @@ def _close(one: Tensor, other: Tensor, tolerance: float | None) -> bool:
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """The result, the seconds it took, and those after which all kernels were launched."""
+    """Result of the work, the seconds it took, and the seconds until all kernels were launched."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = work()

@@ -21,7 +21,7 @@ from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
 from .replay import Computed, Replay
 
-METHODS = ("magnitude", "taylor")  # of ranking parameters
+METHODS = ("magnitude", "taylor")  # for ranking parameters
 LAUNCH_BOUND = 2**25  # parameters up to which a GPU takes as long for a few rows as for one
 MAX_REPEATED = 16  # few rows are repeated for each output, so that one backward pass serves all
 WORKING_SET = 256 * 2**20  # bytes of the gradients of one chunk of rows
@@ -75,12 +75,12 @@ class RowFeatures(Features):
     """Gradient rows, shape [n, d]."""
 
     rows: Tensor
-    by_output: Tensor | None = None  # those of each output [n, C, d], where the map gives them
+    by_output: Tensor | None = None  # rows of each output [n, C, d], if the map gives them
     hidden: Tensor | None = None  # inputs of the network's head [n, h], where it has one
 
     @cached_property
     def wide(self) -> Tensor:
-        """In float64."""
+        """Rows in float64."""
         return self.rows.double()
 
     def __len__(self) -> int:
@@ -136,10 +136,10 @@ class GradientMap(TangentMap):
 
     @abstractmethod
     def collector(self, n: int, mixed: int | None = None) -> DenseAccumulator:
-        """An empty one for n rows and so many mixed outputs; None: all."""
+        """Empty collector for n rows and `mixed` mixed outputs; None: all of them."""
 
     def chunk_memory(self) -> int:
-        """Bytes of the rows that are computed together."""
+        """Bytes of working memory for the rows that are computed together."""
         return WORKING_SET
 
     def row_bytes(self) -> int:
@@ -155,12 +155,12 @@ class GradientMap(TangentMap):
         return self.features(rows[0] if len(rows) == 1 else torch.cat(rows), hidden), whole
 
     def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs [n, C] and the inputs of the network's head; see `with_hidden`."""
+        """Outputs [n, C], and the inputs of the network's head or None; reverses `with_hidden`."""
         wide, own = outputs.shape[1], self.mix.shape[1]
         return (outputs, None) if wide == own else (outputs[:, :own].contiguous(), outputs[:, own:])
 
     def features(self, rows: Tensor, hidden: Tensor | None = None) -> RowFeatures:
-        """Of the numbers [n, K * d] that the collector gives, or a chain, [n, K, d]."""
+        """Features from the numbers of a collector, [n, K * d], or of a chain, [n, K, d]."""
         return RowFeatures(rows.flatten(1), hidden=hidden)
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
@@ -170,7 +170,7 @@ class GradientMap(TangentMap):
     def release_buffers(self) -> None:
         self._replay = Replay(self._work)
 
-    @torch.inference_mode(False)  # the user may predict in it
+    @torch.inference_mode(False)  # the user may predict in inference mode
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Features [n, d] and outputs of the rows, in chunks that fit in memory."""
         n, device = count(inputs), self.network.device
@@ -185,7 +185,7 @@ class GradientMap(TangentMap):
                 yield self._padded(chunk)
 
     def _padded(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Features and outputs of pictures in as many rows as before: cuDNN plans each shape anew."""
+        """Features and outputs; images are padded to the most rows so far, as cuDNN plans each shape anew."""
         n, pictures = count(inputs), isinstance(inputs, Tensor) and inputs.ndim > 3
         self._most = max(self._most, n)
         if not pictures or n == self._most:
@@ -194,7 +194,7 @@ class GradientMap(TangentMap):
         return rows[:n], None if outputs is None else outputs[:n]
 
     def chain_features(self) -> ChainRows | None:
-        """Computes the features of a chain of layers; None where the network is not a chain."""
+        """Computation of features by explicit formulas; None where the network is not a chain of layers."""
         device = self.network.device
         if self._chain_features is None or self._chain_features[0] != device:
             # its explicit formulas serve a single mix
@@ -203,12 +203,12 @@ class GradientMap(TangentMap):
         return self._chain_features[1]
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
-        """The same for a given chain; None where it would be slower."""
+        """Computation of features for a given chain; None, the default, where it would be slower."""
         return None
 
     @property
     def _max_repeated(self) -> int:
-        """Rows up to which a pass of repeated rows is faster than a backward pass for each signal."""
+        """Number of rows up to which one pass of repeated rows beats a backward pass for each signal."""
         if not self.each_output or self.gradients.num_mixed == 1:
             return 0
         contrasts, most = self.gradients.top > 1, MAX_REPEATED // self.gradients.num_mixed
@@ -259,7 +259,7 @@ class RowMap(GradientMap):
         return ChainRows(chain, mix, shapes, {}, (self.kept[None].to(mix.device), signs))
 
     def columns(self, inputs: Inputs) -> Tensor:
-        """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""
+        """Stage (ii): columns, per mixed output, of the parameters with the largest |sum over rows of J|."""
         if self.keep_per_expert is None:
             return super().columns(inputs)
         total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
@@ -297,7 +297,7 @@ class RowMap(GradientMap):
 def kept_parameters(net: TangentNetwork, method: str, count: int, inputs: Inputs, targets: Tensor) -> Tensor:
     """Stage (i) of the paper's compression: the `count` parameters that rank highest over all layers.
 
-    As `torch.nn.utils.prune.global_unstructured` does: by "magnitude", |theta|, or by "taylor",
+    Ranks as `torch.nn.utils.prune.global_unstructured` does: by "magnitude", |theta|, or by "taylor",
     |theta * dLoss/dtheta|, the first-order change of the squared error over the rows when the parameter is
     removed. Returns indices into the flat parameter vector, ascending, shape [count].
     """

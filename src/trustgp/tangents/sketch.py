@@ -44,9 +44,9 @@ class Sketch(Tangents):
     """Projected gradients in random-sign buckets: unbiased for the kernel, its error falls as 1/sqrt(dim).
 
     Args:
-        dim: Numbers a row.
+        dim: Numbers per row.
         parameters: "all", "last", or names of parameters.
-        seed: Of the projections, buckets and signs.
+        seed: Seed of the projections, buckets and signs.
         width: Numbers to which inputs and signals of each layer are projected.
 
     Examples:
@@ -138,7 +138,7 @@ class SketchMap(GradientMap):
 
 
 class OutputSketchMap(SketchMap):
-    """Sketches of each output [n, C, D] in one pass, and with them that of a mix [n, D]: they are linear."""
+    """Computes sketches of each output [n, C, D] in one pass; that of a mix follows by linearity."""
 
     each_output = True
 
@@ -177,8 +177,8 @@ class OutputSketchMap(SketchMap):
 
 
 class LeadingSketchMap(OutputSketchMap):
-    """Sketches of a mix, and of the differences between the largest output of each row and the k - 1 next,
-    [n, k, D], in one pass. Of one or two outputs the mix is that difference: [n, 1, D]."""
+    """Computes sketches of a mix and of the differences between each row's largest output and the k - 1 next,
+    [n, k, D], in one pass. For one or two outputs there is only the mix: [n, 1, D]."""
 
     def __init__(self, plain: SketchMap, top: int) -> None:
         outputs = plain.mix.shape[1]
@@ -195,7 +195,7 @@ class LeadingSketchMap(OutputSketchMap):
 
 @dataclass(frozen=True)
 class Tables:
-    """How the gradients of n rows become sketches."""
+    """Tables by which the gradients of n rows become sketches."""
 
     projections: Projections
     shapes: Mapping[str, torch.Size]  # of each parameter
@@ -207,16 +207,16 @@ class Tables:
 
     @cached_property
     def size(self) -> int:
-        """Numbers of all parameters' projected gradients."""
+        """Total size of all parameters' projected gradients of a row."""
         return sum(shape.numel() for shape in self.cores.values())
 
     def buckets(self, values: Tensor) -> Tensor:
-        """Of projected gradients [n, K, size + 1], whose last column is 0, shape [n, K, D]."""
+        """Buckets [n, K, D] of projected gradients [n, K, size + 1], whose last column is 0."""
         buckets = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
         return (buckets * self.signs).sum(dim=2)
 
     def folded(self, buckets: Tensor) -> Tensor:
-        """The sketches [n, D]: the sum over K mixed outputs, each with its own shift and sign."""
+        """Sketches [n, D]: the sum over K mixed outputs, each with its own shift and sign."""
         buckets = buckets.flatten(1)  # [n, K * D]
         shifted = buckets.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
         return (shifted * self.turn).sum(dim=1)
@@ -239,7 +239,7 @@ def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> d
 def spread(
     cores: Mapping[str, torch.Size], projections: Projections, dim: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Assigns every number to a bucket: `entries` and `signs` of `Tables`.
+    """Assign every number to a bucket; return `entries` and `signs` of `Tables`.
 
     A bucket is used a second time only when all have been used. Products of leading directions, the largest
     numbers, come first, so that they seldom share a bucket.
@@ -255,7 +255,7 @@ def spread(
 
 
 def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
-    """How many random directions (0 to 2) each entry of a projected gradient has; a bias counts as one."""
+    """Number of random directions (0 to 2) of each entry of a projected gradient; a bias counts as one."""
     faint = torch.full(shape, float(len(shape) < 2), dtype=torch.float32)
     for axis, side in enumerate(("left", "right")):
         if (by := projections.get((name, side))) is not None:
@@ -265,7 +265,7 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
 
 
 class SketchCollector(DenseAccumulator):
-    """Collects projected gradients and sketches them; none is written in place."""
+    """Collects projected gradients and sketches them; stored tensors are not changed in place."""
 
     def __init__(self, tables: Tables, n: int, mixed: int, *, per_output: bool = False) -> None:
         self.per_output = per_output  # whether the rows are the buckets of each mixed output, [n, K * D]
@@ -297,7 +297,7 @@ class SketchCollector(DenseAccumulator):
         self.add(name, lines[index].mT[:, None] @ value)
 
     def plain(self, name: str, value: Tensor) -> None:
-        """The projected gradient, from the whole one [n, K, *shape]."""
+        """Project the whole gradient [n, K, *shape], and add it."""
         shape = self.tables.shapes[name]
         if self.tables.cores[name] != shape:
             left, right = (self.tables.projections.get((name, side)) for side in ("left", "right"))

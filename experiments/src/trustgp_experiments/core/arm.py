@@ -1,4 +1,4 @@
-"""Rows of a 7-joint arm, real SARCOS or else simulated, and its network: for studies without peers."""
+"""Rows of a 7-joint arm (SARCOS, else simulated) and its network, for studies without peers."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ QUICK_NETWORK = mlp_recipe([21, 16, 16, 7], epochs=15)
 
 @dataclass(frozen=True)
 class ArmRows:
-    """Standardised float32 rows of a recording, inputs [n, 21] and targets [n, 7]; its name, and a
-    description of rows, split and scaling."""
+    """Standardised float32 rows of a recording, inputs [n, 21] and targets [n, 7], with the
+    recording's name and a description of rows, split and scaling."""
 
     train: Pair
     validation: Pair
@@ -37,7 +37,7 @@ class ArmRows:
 
 
 def arm_rows(*, seed: int, quick: bool) -> ArmRows:
-    """Rows of one arm, split by the seed and scaled; `quick`: a few hundred."""
+    """Rows of one arm, split by the seed and scaled; `quick` keeps a few hundred."""
     recording, split, about = _recording(seed, quick)
     parts = [split.train, split.validation, split.test]
     if quick:
@@ -55,7 +55,7 @@ def arm_recipe(quick: bool) -> NetworkRecipe:
 
 
 def scaled_rows(scaling: Standardiser, source: Recording, part: Tensor | slice) -> Pair:
-    """Rows of a recording, scaled as the training rows, float32."""
+    """Rows of a recording as float32, scaled like the training rows."""
     return scaling.inputs(source.inputs[part]).float(), scaling.targets(source.targets[part]).float()
 
 

@@ -1,4 +1,4 @@
-"""Where does the answering expert change along a line, and by how much does the error bar jump there?"""
+"""Borders at which the expert that answers changes along a line, and jumps of the error bar there."""
 
 import math
 from collections.abc import Callable
@@ -16,9 +16,9 @@ def find_borders(
 ) -> tuple[Tensor, Tensor]:
     """Points [b, d] before and after each border between experts on a straight line, whose ends are [1, d].
 
-    The expert (from points [n, d] to its number [n]) is looked up on a grid; where it changes from one grid
-    point to the next, the cell is halved until the border is known well within `DISTANCE`. A jump between the
-    two sides is then a discontinuity, not a slope. A cell that several borders share gives one of them.
+    `expert_of` maps points [n, d] to expert numbers [n] and is evaluated on a grid; where the expert changes
+    between grid points, the cell is halved until the border is known well within `DISTANCE`. A jump between
+    the two sides is then a discontinuity, not a slope. A cell that has several borders gives one of them.
     """
 
     def points(place: Tensor) -> Tensor:
@@ -38,5 +38,5 @@ def find_borders(
 
 
 def jump_factors(left: Tensor, right: Tensor) -> Tensor:
-    """max(a/b, b/a) >= 1 of positive numbers a, b on the two sides of a border; the shape of both."""
+    """Factors max(a/b, b/a) >= 1 of positive numbers a, b on the two sides of a border, in their shape."""
     return torch.maximum(left / right, right / left)

@@ -30,7 +30,7 @@ COSTS = (FIT, TRAINING, SIZE, PREDICT)
 Test = tuple[Tensor, Tensor | None]
 Scores = Callable[[str, Any, Any, Tensor | None], dict[str, Any]]
 Costs = Mapping[str, Mapping[str, float]]
-"""By method and the keys of `COSTS`."""
+"""Costs by method and the keys of `COSTS`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Case:
 
     train: Pair
     validation: Pair
-    tests: Mapping[str, Test]  # by name: `IN_DOMAIN`, and everything else; targets are None where none fit
+    tests: Mapping[str, Test]  # by name, one of them `IN_DOMAIN`; targets are None where none apply
     made: bool = False  # whether these are generated stand-ins, for small runs without the data
 
     @property
@@ -49,10 +49,10 @@ class Case:
 
 
 def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: Scores) -> dict[str, Any]:
-    """Scores of a fitted method by test set, and its costs; rows are put on the device untimed.
+    """Scores of a fitted method by test set, and its costs; moving rows to the device is not timed.
 
-    `score` takes the name of a test set, the prediction in domain, against which the others are compared,
-    that of the test set, and its targets.
+    `score` takes the name of a test set, the in-domain prediction, with which others are compared, the
+    prediction for the test set, and its targets.
     """
     in_domain, seconds = timed(fitted, tests[IN_DOMAIN][0].to(device))
     scores = {}
@@ -63,21 +63,21 @@ def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: S
 
 
 def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
-    """The prediction, and the seconds of a second one: the first may have to load or compile things."""
+    """Prediction for the inputs, and the seconds of a second call: the first may load or compile things."""
     prediction, start = fitted.predict(inputs), now(inputs.device)
     fitted.predict(inputs)
     return prediction, now(inputs.device) - start
 
 
 def costs_of(fitted: Fitted, row_seconds: float) -> dict[str, Any]:
-    """By the keys of `COSTS`, of a method that predicts a row in so many seconds; and whose networks."""
+    """Costs, by the keys of `COSTS`, of a method that takes `row_seconds` per row, and `training_free`."""
     costs = (fitted.seconds, fitted.training_seconds, fitted.mebibytes, row_seconds)
     named = {measure.key: cost for measure, cost in zip(COSTS, costs, strict=True)}
     return {NETWORKS.key: fitted.training_free, **named}
 
 
 def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
-    """The numbers of a part by test set and method; `part["methods"]` is what `score_tests` gave."""
+    """Numbers of a part by test set and method; `part["methods"]` holds the results of `score_tests`."""
     cells = {}
     for method, numbers in part["methods"].items():
         shared = {measure.key: numbers.get(measure.key) for measure in (NETWORKS, *COSTS)}
@@ -86,9 +86,9 @@ def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
 
 
 def measure_costs(setting: Setting, grid: Grid, part: Callable[..., Any], case: Place) -> Costs:
-    """Costs of seed 0 of a case with no other process of the study running: parallel parts slow each other.
+    """Costs of a case at seed 0, measured with no other process of the study: parallel parts slow each other.
 
-    With one job its part has these times already; else `part` scores the test rows in domain once more.
+    With one job the stored part already has these times; else `part` scores the in-domain test rows again.
     """
 
     def costs(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -101,13 +101,13 @@ def measure_costs(setting: Setting, grid: Grid, part: Callable[..., Any], case: 
 
 
 def costs_table(title: str, costs: Costs, note: str, predict: str = PREDICT.column.name) -> Table:
-    """By method; `predict` is the name of the column with the time to predict."""
+    """Table of costs by method; `predict` is the name of the column with the prediction time."""
     measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(predict))]
     pivot = Pivot(title, METHOD, measures, note=note)
     return flat_table(pivot, {(name,): one for name, one in costs.items()})
 
 
 def number(value: Tensor) -> float | str:
-    """As JSON can store it: an infinite cost becomes text."""
+    """Value in a form that JSON can store: an infinite cost becomes text."""
     plain = float(value)
     return plain if math.isfinite(plain) else str(plain)

@@ -11,7 +11,7 @@ LEVEL = 0.95  # of the interval of a difference
 
 
 def stdev(values: Sequence[float]) -> float:
-    """Of a sample (n - 1), in floats: that of `statistics` takes most of the time of a summary."""
+    """Standard deviation of a sample (n - 1), in floats; `statistics.stdev` is the slow part of a summary."""
     mean = fmean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
@@ -23,18 +23,18 @@ def mean_spread(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much larger our numbers are than theirs, seed by seed: mean and 95 % interval by Student's t."""
+    """Paired difference over seeds, our numbers minus theirs: mean and 95 % interval by Student's t."""
 
     mean: float
     low: float
     high: float
     lower_is_better: bool = True
-    p: float = 1.0  # two-sided, of no difference
-    holm: float | None = None  # the same, corrected for the number of rivals; None: not corrected
+    p: float = 1.0  # two-sided p-value of no difference
+    holm: float | None = None  # p corrected for the number of rivals; None: not corrected
 
     @property
     def verdict(self) -> str:
-        """Better or worse where the interval excludes 0, else alike."""
+        """Verdict: "better" or "worse" where the interval excludes 0, else "alike"."""
         if not (self.low > 0 or self.high < 0):
             return "alike"
         return "better" if (self.high < 0) == self.lower_is_better else "worse"
@@ -46,14 +46,14 @@ class Difference:
         return self.verdict if self.holm < 1.0 - LEVEL else "alike"
 
     def words(self, digits: int = 2) -> str:
-        """As text: "-0.31 (-0.42 to -0.20)"."""
+        """Mean and interval as text: "-0.31 (-0.42 to -0.20)"."""
         return f"{self.mean:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
 
 
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, overlap: float = 0.0, lower_is_better: bool = True
 ) -> Difference:
-    r"""Ours less theirs on the same seeds; one seed has no interval, so that the verdict is alike.
+    r"""Difference, ours minus theirs, on the same seeds; one seed gives no interval: its verdict is "alike".
 
     Seeds that draw their test rows from one table share training rows, so that differences are not
     independent. With test rows / training rows as :math:`\rho` (`overlap`) the interval is that of Nadeau and
@@ -74,7 +74,7 @@ def paired(
 
 
 def correct(differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    r"""The differences from several rivals in one case, by Holm's step-down method.
+    r"""Correct the p-values of several rivals in one case by Holm's step-down method.
 
     .. math:: \tilde p_{(k)} = \max_{j \le k} \min(1, (m - j + 1) \, p_{(j)})
     """
@@ -86,18 +86,18 @@ def correct(differences: Mapping[str, Difference]) -> dict[str, Difference]:
 
 
 def counts(verdicts: Sequence[str]) -> str:
-    """Worse, alike, better: "1 / 2 / 5"."""
+    """Numbers of "worse", "alike" and "better" verdicts as text: "1 / 2 / 5"."""
     return " / ".join(str(verdicts.count(verdict)) for verdict in ("worse", "alike", "better"))
 
 
 def tally(differences: Sequence[Difference]) -> str | None:
-    """Counts by the intervals, then after Holm's correction: "1 / 2 / 5 (0 / 4 / 4)"; None: no case."""
+    """Counts by the intervals, then after Holm's correction: "1 / 2 / 5 (0 / 4 / 4)"; None without a case."""
     verdicts, strict = ([getattr(one, kind) for one in differences] for kind in ("verdict", "strict"))
     return f"{counts(verdicts)} ({counts(strict)})" if differences else None
 
 
 def versus(differences: Mapping[str, Difference], digits: int = 2) -> str:
-    """In how many cases we are worse, alike and better; each loss with its size, the largest first."""
+    """Numbers of worse, alike and better cases as text, and each loss with its size, the largest first."""
     verdicts = [difference.verdict for difference in differences.values()]
     lost = [case for case, difference in differences.items() if difference.verdict == "worse"]
     lost.sort(key=lambda case: -abs(differences[case].mean))
@@ -137,19 +137,19 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """In one to three words."""
+        """Verdict in one to three words."""
         if self.count == len(self.checks):
             return "confirmed"
         return "confirmed in part" if self.count else "contradicted"
 
     @property
     def sentence(self) -> str:
-        """In how many cases it holds, and in which it does not, with their numbers."""
+        """Sentence with the number of cases in which the claim holds, and the failed ones with numbers."""
         failed = "; ".join(str(check) for check in self.checks if not check.holds)
         end = f"; not in: {failed}." if failed else "."
         return f"{self.statement}: in {self.count} of {len(self.checks)} cases{end}"
 
 
 def within(where: str, share: float, lowest: float, highest: float) -> Check:
-    """Whether a share lies between two bounds; printed in percent."""
+    """Check that a share lies between two bounds; it is printed in percent."""
     return Check(where, lowest <= share <= highest, f"{100 * share:.1f} %")

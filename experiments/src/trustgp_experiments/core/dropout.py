@@ -14,7 +14,7 @@ FIRST = (0.02, 0.05, 0.1)
 def try_rates(
     loss: Callable[[float], float], *, first: Sequence[float] = FIRST, rates: Sequence[float] = RATES
 ) -> dict[str, float]:
-    """The validation loss of every rate that was tried, by the rate as text, for JSON."""
+    """Validation loss of every rate that was tried; the keys are rates as text, for JSON."""
     losses = {rate: loss(rate) for rate in first}
     while True:
         best = rates.index(min(losses, key=losses.__getitem__))
@@ -25,7 +25,7 @@ def try_rates(
 
 
 def search_dropout(setting: Setting, recipe: NetworkRecipe, case: Case) -> dict[str, float]:
-    """Validation NLL of a regression by MC-dropout, by rate, of the network of seed 0."""
+    """Validation NLL of MC-dropout in a regression by dropout rate, for the network of seed 0."""
     inputs, targets = (part.to(setting.device) for part in case.validation)
 
     def loss(rate: float) -> float:
@@ -37,5 +37,5 @@ def search_dropout(setting: Setting, recipe: NetworkRecipe, case: Case) -> dict[
 
 
 def best_rate(losses: dict[str, float]) -> float:
-    """The rate of the lowest loss."""
+    """Rate with the lowest loss."""
     return float(min(losses, key=losses.__getitem__))

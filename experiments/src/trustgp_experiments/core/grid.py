@@ -1,4 +1,4 @@
-"""What a study measured, by its axes: trained on, tested on, method, seed. Parts are kept, and shared out."""
+"""Measurements of a study by axis (trained on, tested on, method); parts are cached and run in parallel."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Read = Callable[[Any], Mapping[Place, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers by place and measure, one a seed, and the parts they were read from: see docs/studies.md.
+    """Numbers by place and measure, one per seed, and the parts they were read from: see docs/studies.md.
 
     A value may be None (the measure has no meaning there), or "inf" (JSON has no infinity). A place that a
     seed lacks, since a method could not be fitted, is left out.
@@ -37,10 +37,10 @@ class Grid:
     def run(
         cls, setting: Setting, part: Part, cases: Sequence[Place], *, axes: Sequence[str], read: Read
     ) -> Self:
-        """Compute every part that is not kept yet, as `part(setting, *case, seed)`, and read all: see `of`.
+        """Compute every part that is not cached, as `part(setting, *case, seed)`, and read all: see `of`.
 
-        Cases are `[()]` where seeds are all there is. The axes are those of a case, then those of `read`.
-        Processes begin with the last case, which in most studies takes longest.
+        `cases` is `[()]` if only the seed varies. The axes are those of a case, then those of `read`.
+        Processes begin with the last case, which takes longest in most studies.
         """
         tasks = [(part, case, seed) for case in reversed(cases) for seed in range(setting.seeds)]
         run_parallel(setting, keep_part, tasks)
@@ -52,7 +52,7 @@ class Grid:
 
     @classmethod
     def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Self:
-        """By place and measure one value a seed, of parts by case and seed; `read` gives those of a part."""
+        """Grid of parts by case and seed; `read` returns the values of a part by labels and measure."""
         cells: dict[Place, dict[str, list[Any]]] = {}
         for case, seeds in parts.items():
             numbers = [read(part) for part in seeds]
@@ -67,34 +67,34 @@ class Grid:
 
     @classmethod
     def of_runs(cls, axes: Sequence[str], runs: Sequence[Mapping[str, Any]], read: Read) -> Self:
-        """The grid again, from what `runs` gave."""
+        """Grid rebuilt from the output of `runs`."""
         parts = {tuple(run[axis] for axis in axes if axis in run): run["seeds"] for run in runs}
         return cls.of(axes, parts, read)
 
     def runs(self) -> list[dict[str, Any]]:
-        """The parts of every case, under the names of its axes: for the numbers of a result."""
+        """Parts of every case with its labels by axis, for the numbers of a result."""
         named = {case: dict(zip(self.axes, case, strict=False)) for case in self.parts}
         return [{**named[case], "seeds": seeds} for case, seeds in self.parts.items()]
 
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
-        """Labels on an axis, tuples of them on several, in the study's order, where others are `fixed`."""
+        """Labels on an axis, tuples of labels on several, in the study's order, where others are `fixed`."""
         at, places = [self.axes.index(axis) for axis in axes], self.only(**{k: [v] for k, v in fixed.items()})
         labels = dict.fromkeys(tuple(place[number] for number in at) for place in places.cells)
         return [label for (label,) in labels] if len(axes) == 1 else list(labels)
 
     def only(self, **labels: Collection[Any]) -> Self:
-        """The part of the grid whose places have one of these labels, by axis."""
+        """Grid of the places whose label on each given axis is one of these."""
         at = {self.axes.index(axis): chosen for axis, chosen in labels.items()}
         cells = {p: c for p, c in self.cells.items() if all(p[n] in chosen for n, chosen in at.items())}
         return replace(self, cells=cells)
 
     def values(self, place: Place, measure: str) -> Sequence[Any] | None:
-        """One value a seed; None where the place has no such measure, or it has no meaning there."""
+        """Values of a measure, one per seed; None where the place lacks it, or it has no meaning there."""
         values = self.cells.get(place, {}).get(measure)
         return None if values is None or None in values else values
 
     def mean(self, place: Place, measure: str) -> float:
-        """Mean over seeds; infinite where a seed's value is."""
+        """Mean over seeds; infinite if the value of any seed is."""
         values = self.values(place, measure)
         if values is None:
             raise StudyError(f"{measure!r} was not measured at {place}.")
@@ -106,20 +106,20 @@ class Grid:
 
 
 def keep_part(setting: Setting, part: Part, case: Place, seed: int) -> Any:
-    """A part, computed once: see `Grid.run`."""
+    """Part of a study, computed once and then read from the cache: see `Grid.run`."""
     key = "-".join(map(str, (*case, seed))) if case else f"seed-{seed}"
     return setting.once(key, lambda: part(setting, *case, seed))
 
 
 def is_infinite(values: Iterable[Any]) -> bool:
-    """Whether a seed's value is infinite, which JSON stores as text."""
+    """Whether the value of any seed is infinite, which JSON stores as text."""
     return any(isinstance(value, str) for value in values)
 
 
 def run_parallel(setting: Setting, part: Part, tasks: Sequence[tuple]) -> None:
-    """Compute parts of a study in `setting.jobs` processes; `Setting.once` keeps them in its folder.
+    """Compute parts of a study in `setting.jobs` processes; `Setting.once` caches them in its folder.
 
-    A part is a function of a module, called as `part(setting, *task)`. A part that fails does not stop the
+    A part is a module-level function, called as `part(setting, *task)`. A part that fails does not stop the
     others. With one job nothing is done: the study then computes each part when it needs it.
     """
     jobs = min(setting.jobs, len(tasks))

@@ -24,12 +24,12 @@ class Measure:
     place: Mapping[str, Any] = field(default_factory=dict)  # by axis, labels of this column alone
 
     def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Self:
-        """The same measure in a column of its own: under a name, with other digits, of another place."""
+        """Copy of the measure for another column, with its own name, digits and place."""
         column = replace(self.column, name=self.column.name if name is None else name)
         return replace(self, column=column if digits is None else replace(column, digits=digits), place=place)
 
     def cell(self, values: Sequence[Any] | None) -> Any:
-        """Of a table: an infinite cost as text, None for a gap."""
+        """Cell of a table: an infinite cost as text, None for a gap."""
         if values is None:
             return None
         if self.words is not None:
@@ -41,8 +41,8 @@ class Measure:
 class Pivot:
     """A table that is read off a grid.
 
-    A cell is mean and spread over seeds, unless the measure has a statistic of its own. A combination of
-    labels that has none of the measures is no row; a measure that has no meaning there is a gap.
+    A cell is the mean and spread over seeds, unless the measure has a statistic of its own. A combination of
+    labels without any of the measures gives no row; a measure that has no meaning there gives a gap.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Pivot:
     note: str = ""
 
     def table(self, grid: Grid) -> Table:
-        """All rows of the grid: by the labels of the first axis, within it by those of the next."""
+        """Table of all rows of the grid, ordered by the labels of the first axis, then of the next."""
         places, rows = [dict(self.at)], []
         for axis in self.rows:
             places = [{**at, axis: label} for at in places for label in grid.along(axis, **at)]
@@ -72,10 +72,10 @@ class Pivot:
 def flat_measure(
     key: str, name: str, digits: int = 3, better: str | None = None, unit: str = "", factor: float = 1.0
 ) -> Measure:
-    """A column of numbers that were measured once, or averaged before: one a cell, without a spread."""
+    """Measure for numbers that were measured once or averaged before: one per cell, without a spread."""
     return Measure(key, Column(name, digits, better, unit), factor, statistic=fmean)
 
 
 def flat_table(pivot: Pivot, cells: Mapping[Place, Mapping[str, Any]]) -> Table:
-    """The pivot of cells of such numbers, by the labels of its rows."""
+    """Table of a pivot whose measures have one number per cell, from cells by the labels of its rows."""
     return pivot.table(Grid.of(tuple(pivot.rows), {(): [cells]}, dict))

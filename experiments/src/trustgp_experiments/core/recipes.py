@@ -1,4 +1,4 @@
-"""How the networks of a study are made and trained: one recipe for the network, its siblings and dropout."""
+"""How the networks of a study are made and trained: one recipe for single, ensemble and dropout networks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class NetworkRecipe:
-    """An architecture, and how every network of it is trained: AdamW, one cycle."""
+    """An architecture, and the training of its networks: AdamW with a one-cycle learning rate."""
 
     make: Callable[..., nn.Module]  # a network with fresh weights: make(seed=...), also dropout=
     shape: str  # the architecture, in words
@@ -27,7 +27,7 @@ class NetworkRecipe:
     learning_rate: float = 3e-3
     loss: Callable[[Tensor, Tensor], Tensor] = mse_loss
     record: bool = True
-    together: bool = False  # whether the members are one vectorised network; small ones gain by it
+    together: bool = False  # whether members train as one vectorised network, which helps small ones
     ending: str = ""  # of the description, after the batches
 
     def words(self) -> str:
@@ -35,16 +35,16 @@ class NetworkRecipe:
         return f"{self.shape}, {cycle} of batches of {self.batch_size}{self.ending}"
 
     def train(self, rows: Pair, *, seed: int, dropout: float = 0.0, **place: Any) -> nn.Module:
-        """A network of this seed; `dropout` is the share of units that layers drop, `place` as of `train`."""
+        """Network trained with this seed and dropout rate; `place` has further options of `train`."""
         fresh = self.make(seed=seed, dropout=dropout) if dropout else self.make(seed=seed)
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
         self, rows: Pair, validation: Pair, *, seed: int, dropout: float = 0.0, **place: Any
     ) -> Bundle:
-        """What methods are fitted to: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows.
+        """Input of all methods: members of seeds 100 seed + 0, 1, ..., a network with dropout, and the rows.
 
-        Of members that are trained together each is counted with its share of the seconds.
+        Members that are trained together each count an equal share of the seconds.
         """
         seeds, device = [100 * seed + member for member in range(MEMBERS)], place["device"]
         start = now(device)
@@ -75,6 +75,6 @@ class NetworkRecipe:
 def mlp_recipe(
     widths: list[int], *, activation: type[nn.Module] = nn.ReLU, epochs: int, **options: Any
 ) -> NetworkRecipe:
-    """Of a fully connected network: widths of the inputs, the hidden layers and the outputs."""
+    """Recipe of a fully connected network with these widths: inputs, hidden layers and outputs."""
     shape = f"{'-'.join(map(str, widths))} {activation.__name__}"
     return NetworkRecipe(partial(mlp, widths, activation=activation), shape, epochs, **options)

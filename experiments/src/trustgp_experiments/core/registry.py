@@ -1,6 +1,6 @@
 """Names of the studies, and one line about each. Nothing heavy is imported before one of them runs.
 
-A further study is a folder with a `study.py`, which has `run(setting) -> Result`, and its line here.
+A new study needs a folder with a `study.py` that defines `run(setting) -> Result`, and a line here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STUDIES = {
     "detection": "a detector's boxes and classes: novel objects, calibrated edges, and the cost",
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
 }
-"""Name of the folder below `studies`, and its subject."""
+"""Subject of each study, by the name of its folder below `studies`."""
 # extras that are checked before the study's module is imported
 NEEDED: dict[str, tuple[str, ...]] = {"detection": ("plots", "detection", "peers")}
 NEEDED |= dict.fromkeys(("transfer", "classification", "tables", "control"), ("peers",))
@@ -37,7 +37,7 @@ PEERS = (
 )
 MODULES = {"plots": ["matplotlib"], "detection": ["transformers", "PIL"]}
 MODULES |= {"hf": ["transformers"], "peers": ["laplace"]}
-"""By extra of the distribution, the modules whose presence is checked."""
+"""Modules whose presence is checked, by extra of the distribution."""
 
 
 def run_study(name: str, out: Path, **setting: Any) -> Result:
@@ -52,7 +52,7 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
 
 
 def require_extras(what: str, extras: Iterable[str]) -> None:
-    """Raise an ImportError that names the missing modules and how to install them, for "The study toy"."""
+    """Raise ImportError, with commands to install what is missing, unless `what` has all of its extras."""
     gone = {extra: [name for name in MODULES[extra] if find_spec(name) is None] for extra in extras}
     missing = [extra for extra, names in gone.items() if names]
     if missing:

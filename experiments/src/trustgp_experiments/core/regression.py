@@ -1,4 +1,4 @@
-"""Scores of regression methods, as all studies of regression report them, and comparisons with trustgp."""
+"""Scores of regression methods, as all regression studies report them, and comparisons with trustgp."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,9 +44,9 @@ CORRECTED, PAPER, WITNESS = "trustgp corrected", "trustgp paper form", "witness 
 
 
 def score_regression(prediction: Any, targets: Tensor) -> dict[str, Any]:
-    """Of a prediction's own distribution; conformal intervals, which have no likelihood, leave gaps.
+    """Scores of a prediction's distribution; conformal intervals have no likelihood, so no NLL and CRPS.
 
-    NLL, CRPS and width are in the units of the targets, means over rows and outputs. Intervals are of 95 %.
+    NLL, CRPS and width are means over rows and outputs, in the units of the targets. Intervals are of 95 %.
     """
     targets = targets.to(prediction.mean.device)
     lower, upper = prediction.interval(0.95)
@@ -66,21 +66,21 @@ def score_regression(prediction: Any, targets: Tensor) -> dict[str, Any]:
 
 
 def row_std(prediction: Any) -> Tensor:
-    """The mean standard deviation of a row's targets, float64, shape [n]."""
+    """Mean standard deviation [n] of each row's targets, float64."""
     return prediction.std.double().reshape(len(prediction.std), -1).mean(dim=1)
 
 
 def row_novelty(prediction: Any) -> Tensor | None:
-    """The novelty score of the method itself, float64, shape [n]; None: it has none."""
+    """Novelty score [n] of the method itself, float64; None if it has none, or one value for all rows."""
     score = getattr(prediction, "score", None)
     return None if score is None or not bool((score != score[:1]).any()) else score.double()
 
 
 def score_selection(prediction: Any, targets: Tensor) -> dict[str, Any]:
-    """Selective prediction: the tenth of the rows with the largest std, or novelty, is flagged.
+    """Scores of selective prediction, which flags the tenth of the rows with the largest std, or novelty.
 
-    Which share of the tenth with the largest errors is among them, and the mse of the others over that of
-    all rows; by chance these are a tenth and 1.
+    They are the share of the tenth with the largest errors that is flagged, and the mse of the unflagged rows
+    over that of all rows; by chance these are 0.1 and 1.
     """
     error = (prediction.mean.double() - targets.to(prediction.mean.device)).square()
     error = error.reshape(len(error), -1).mean(dim=1)
@@ -100,9 +100,9 @@ def score_selection(prediction: Any, targets: Tensor) -> dict[str, Any]:
 def score_method(
     fitted: Fitted, tests: Mapping[str, Test], device: str, validation: Tensor | None = None
 ) -> dict[str, Any]:
-    """See `score_tests`. AUROC and FPR95 are by the mean std of a row's targets, None where it is NaN, and
-    once more by the method's own novelty. Alarms are the share of rows above the threshold that 5 % of the
-    validation rows exceed, by the novelty or, without one, by the std: in domain 5 % are right."""
+    """Scores and costs as of `score_tests`. AUROC and FPR95 use the mean std of a row's targets and are None
+    where it is NaN; `novelty_auroc` uses the method's own novelty. `alarms` is the share of rows above the
+    threshold that 5 % of the validation rows exceed, by novelty, else by std: in domain 5 % is right."""
     limit = None
     if validation is not None:
         familiar = fitted.predict(validation.to(device))
@@ -125,13 +125,13 @@ def score_method(
 
 
 def _separated(measure: Any, sides: Sequence[Tensor | None]) -> Any:
-    """Of familiar and other rows; None where a side has no score, or NaN."""
+    """Measure on the scores of familiar and other rows; None where a side has no score, or a NaN."""
     whole = all(side is not None and not bool(side.isnan().any()) for side in sides)
     return number(measure(*sides)) if whole else None
 
 
 def method_names(*, quick: bool, without: Sequence[str] = ()) -> list[str]:
-    """All methods of regression, in the order of the tables."""
+    """Names of the regression methods in the order of the tables; a quick run omits slow ones."""
     left_out = (*without, *(SLOW if quick else ()))
     return [method.name for method in (*METHODS, *INTERVAL_METHODS) if method.name not in left_out]
 
@@ -139,7 +139,7 @@ def method_names(*, quick: bool, without: Sequence[str] = ()) -> list[str]:
 def score_methods(
     bundle: Bundle, names: Sequence[str], tests: Mapping[str, Test]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """By name what `score_method` gives; and of methods that cannot be fitted to these rows, why."""
+    """Results of `score_method` by name, and the errors of methods that cannot be fitted to these rows."""
     scores, failed = {}, {}
     for name in names:
         try:
@@ -153,7 +153,7 @@ def score_methods(
 
 
 def failures(grid: Grid) -> str:
-    """Which methods could not be fitted where, and why, in words."""
+    """Text that lists which methods could not be fitted, where and why."""
     places: dict[str, list[str]] = {}
     for case, parts in grid.parts.items():
         failed = [one for part in parts for one in part.get("failed", {}).items()]
@@ -166,7 +166,7 @@ def failures(grid: Grid) -> str:
 
 
 def rivals(grid: Grid) -> list[str]:
-    """Methods that are not our own, the paper's form among them; our witness alone is ours."""
+    """Methods that are not ours. The paper's form is a rival; the witness alone is ours."""
     own = [m for m in grid.along("method") if m == WITNESS or (m.startswith("trustgp") and m != PAPER)]
     return [method for method in grid.along("method") if method not in own]
 
@@ -174,10 +174,10 @@ def rivals(grid: Grid) -> list[str]:
 def compare(
     grid: Grid, places: Sequence[Place], ours: str, theirs: str, key: str = "nll"
 ) -> dict[str, Difference]:
-    """By place, in words, how much larger our number is than a rival's, where both have one.
+    """Differences of our number minus a rival's, by the name of each place where both have one.
 
-    A place is all of a grid's labels but the last, the method. Where test rows are drawn from what trains,
-    the interval allows for training rows that seeds share: see `paired`.
+    A place has all labels of a grid but the last, the method. Where seeds draw test and training rows from
+    one table, the interval allows for training rows that seeds share: see `paired`.
     """
     differences = {}
     for place in places:
@@ -196,9 +196,9 @@ def lost_cases(differences: Mapping[str, Difference]) -> list[str]:
 def standings(
     grid: Grid, ours: str, groups: Mapping[str, tuple[Sequence[Place], str]], note: str, *, named: bool
 ) -> Table:
-    """How often ours is worse than each rival, alike and better, before and after Holm's correction for the
-    number of rivals: a column for each group of places and measure. `named`: the last column names the cases
-    of the first group that are worse."""
+    """Table of how often ours is worse than each rival, alike and better, before and after Holm's correction
+    for the number of rivals, with a column for each group of places and measure. `named` adds a column with
+    the cases of the first group that are worse."""
     columns = [Column.text("method"), *map(Column.text, groups)]
     columns += [Column.text("worse on")] if named else []
     methods, rows = [method for method in grid.along("method") if method != ours], []
@@ -214,7 +214,7 @@ def standings(
 def compare_all(
     grid: Grid, places: Sequence[Place], ours: str, methods: Sequence[str], key: str = "nll"
 ) -> dict[str, dict[str, Difference]]:
-    """By rival and place what `compare` gives, corrected for the number of rivals in each place."""
+    """Differences of `compare` by rival and place, corrected for the number of rivals in each place."""
     by_rival: dict[str, dict[str, Difference]] = {}
     for place in places:
         gaps = {m: gap for m in methods for gap in compare(grid, [place], ours, m, key).values()}
@@ -224,7 +224,7 @@ def compare_all(
 
 
 def place_name(place: Place) -> str:
-    """A place in words: "sarcos new motions", "sarcos on kuka"."""
+    """Name of a place: "sarcos new motions", "sarcos on kuka"."""
     *case, tested = place
     if not case or tested == IN_DOMAIN:
         return " ".join(case) or tested
@@ -232,7 +232,7 @@ def place_name(place: Place) -> str:
 
 
 def _overlap(grid: Grid, place: Place) -> float:
-    """Test rows over training rows, where seeds draw both from the same rows; else 0."""
+    """Ratio of test to training rows where seeds draw both from the same rows; else 0."""
     *case, tested = place
     parts = next(filter(None, (grid.parts.get(tuple(case[:n])) for n in range(len(case), -1, -1))), ())
     sizes = parts[0].get("sizes") if parts else None

@@ -37,7 +37,7 @@ Choice = TypeVar("Choice")
 
 
 class StudyError(ValueError):
-    """Wrong options of a study, or a damaged result; the command line prints one line."""
+    """Wrong options of a study, or a damaged result; the command line prints it as one line."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(message))  # it may quote a file
@@ -65,18 +65,18 @@ class Setting:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where to train, and whether to show bars: options of `train`."""
+        """Options of `train`: the device, and whether to show progress bars."""
         return {"device": self.device, "progress": not self.console.quiet}
 
     def sized(self, full: Choice, quick: Choice) -> Choice:
-        """What a full run takes, or what a quick one does."""
+        """Value for this run: `quick` in a quick run, else `full`."""
         return quick if self.quick else full
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:
-        """The JSON value of `work()`; what the same code computed before in this folder is read instead.
+        """JSON value of `work()`, cached in this folder: a value that the same code computed before is read.
 
-        So a study that was stopped resumes. Parts of other code, versions or settings, and files that cannot
-        be read, are ignored. The key names the part, as "sarcos-random-0" does.
+        A study that was stopped thus resumes. Parts of other code, versions or settings, and files that
+        cannot be read, are ignored. The key names the part, such as "sarcos-random-0".
         """
         file = self.part(key, ".json")
         with suppress(FileNotFoundError, ValueError):
@@ -86,7 +86,7 @@ class Setting:
         return _parse(file)  # what a resumed run would see
 
     def part(self, key: str, ending: str = "") -> Path:
-        """File of a part of this study, named for its key, this setting and a digest of the code."""
+        """File of a part of this study, named by its key and a digest of setting, versions and code."""
         stamp = [key, self.quick, self.device, versions(), source_digest()]
         digest = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:12]
         return self.out / "parts" / f"{key}-{digest}{ending}"
@@ -94,7 +94,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: the end that is `better` ("low", "high" or None) is printed in bold."""
+    """Column of a table; the end that is `better` ("low", "high" or None) is printed in bold."""
 
     name: str
     digits: int = 3
@@ -114,7 +114,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, numbers, [mean, spread] or None (a gap), all as long as `columns`."""
+    """Table whose rows have one cell per column: text, a number, [mean, spread] or None (a gap)."""
 
     title: str
     columns: Sequence[Column]
@@ -167,8 +167,8 @@ class Result:
         _require(self, Mapping, "numbers", "provenance")
 
     def write(self, folder: Path) -> Path:
-        """`result.json` in the folder, whole or not at all; where tables can be rebuilt, they are left out,
-        and numbers are in a compressed file beside it."""
+        """Write `result.json` into the folder atomically; tables that can be rebuilt are left out, and their
+        numbers go to a compressed file beside it."""
         fields = asdict(self)
         if self.rebuilds:
             folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ class Result:
 
 
 def read_result(file: Path) -> Result:
-    """A result as it was written; a damaged or foreign file is a StudyError that names it."""
+    """Result read from a file; raise StudyError, which names the file, if it is damaged or not a result."""
     if not file.is_file():
         raise StudyError(f"{file} is not a file.")
     try:
@@ -194,7 +194,7 @@ def read_result(file: Path) -> Result:
 
 
 def _rebuilt(folder: Path, fields: dict[str, Any]) -> Result:
-    """The result with the numbers beside it, and what its study makes of them."""
+    """Result with the numbers stored beside it and the tables that its study makes of them."""
     study, numbers = fields["study"], read_numbers(folder)
     if not isinstance(study, str) or not study.isidentifier():
         raise ValueError(f"study {study!r} has no tables that could be rebuilt.")
@@ -234,15 +234,15 @@ def make_result(
     summarise: Summarise,
     **more: Any,
 ) -> Result:
-    """The result of a study, of numbers rounded as they are stored; more is of its provenance."""
+    """Result of a study from its numbers, rounded as they are stored; `more` is added to its provenance."""
     numbers, made = rounded(numbers), provenance(setting, study, **more)
     tables, findings = summarise(numbers)
     return Result(study, title, protocol, tables, (), findings, numbers, made, rebuilds=True)
 
 
 def prose(module: str, heading: str = "Protocol", **values: Any) -> list[str]:
-    """Paragraphs below a heading of the `study.md` beside a module, which is a template for Jinja with the
-    module's names and these values; empty ones are left out."""
+    """Paragraphs below a heading of the `study.md` beside a module, a Jinja template that is rendered with
+    the module's names and these values; empty paragraphs are left out."""
     source = Path(sys.modules[module].__file__ or "").with_name("study.md").read_text("utf-8")
     section = source.partition(f"# {heading}\n")[2].partition("\n# ")[0]
     template = Environment(undefined=StrictUndefined).from_string(section)
@@ -251,12 +251,12 @@ def prose(module: str, heading: str = "Protocol", **values: Any) -> list[str]:
 
 
 def note(module: str, heading: str) -> str:
-    """The same as one text: a note below a table, the caption of a figure."""
+    """Paragraphs of `prose` joined into one text: the note below a table, or the caption of a figure."""
     return " ".join(prose(module, heading))
 
 
 def commit() -> str | None:
-    """The commit of the source, "+" where files differ; outside a checkout TRUSTGP_COMMIT, or None."""
+    """Commit of the source, with "+" if files differ; outside a checkout TRUSTGP_COMMIT, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(SOURCE), *arguments]
@@ -283,7 +283,7 @@ def source_digest() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of trustgp, and of the packages that figures may depend on, where they are installed."""
+    """Versions of trustgp and of the installed packages that figures may depend on."""
     installed = {"trustgp": trustgp.__version__}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -293,7 +293,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """torch's threads inside the block; on a busy machine a second one makes small batches slow."""
+    """Set torch's number of threads inside the block; on a busy machine a second one slows small batches."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -303,12 +303,12 @@ def threads(count: int) -> Iterator[None]:
 
 
 def write_json(file: Path, value: Any) -> Path:
-    """The value as JSON; NaN and infinity are refused."""
+    """Write the value as JSON; raise ValueError for NaN and infinity."""
     return write_text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(file: Path, text: str) -> Path:
-    """The text as UTF-8, whole or not at all."""
+    """Write the text as UTF-8, atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(file) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
@@ -316,7 +316,7 @@ def write_text(file: Path, text: str) -> Path:
 
 
 def _parse(file: Path) -> Any:
-    """The file as JSON, without the NaN and infinity that Python accepts."""
+    """Value of a JSON file; raise ValueError for NaN and infinity, which Python would accept."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a number.")
@@ -332,7 +332,7 @@ def _require(thing: Any, kind: Any, *names: str) -> None:
 
 
 def _is_cell(cell: Any) -> bool:
-    """Whether it is text, a gap, or numbers that are decimals: JSON has larger integers than floats."""
+    """Whether a cell is text, a gap or numbers; integers must fit a float, though JSON allows larger ones."""
     values = cell if isinstance(cell, list | tuple) and cell else [cell]
     numbers = (isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**1023) for v in values)
     return cell is None or isinstance(cell, str) or all(numbers)

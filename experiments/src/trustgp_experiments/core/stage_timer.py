@@ -20,8 +20,8 @@ FIRST = "preparing"  # until the log names a stage
 
 @dataclass
 class Ledger:
-    """Seconds by stage, in the order in which stages begin; one that is repeated, for another kernel, adds to
-    its seconds. Bytes at the peak, by kind of memory: see `Peak`."""
+    """Seconds by stage, in the order in which stages begin (a stage repeated for another kernel adds to its
+    seconds), and peak bytes by kind of memory: see `Peak`."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Ledger:
 
 
 class Peak:
-    """Bytes at the peak since it was made, beside those that were allocated then (`before`).
+    """Peak memory in bytes since this object was made, beyond what was allocated then (`before`).
 
     "cpu" is the process's resident memory (Linux only), "cuda" what torch has allocated on the GPU, "cuda
-    reserved" what it keeps there. An allocator may keep what was freed: resident memory is an upper bound.
+    reserved" what it has reserved there. An allocator may keep freed memory: "cpu" is an upper bound.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -51,11 +51,11 @@ class Peak:
         self.before = self._marks()
 
     def bytes(self) -> dict[str, int]:
-        """By kind of memory."""
+        """Peak bytes beyond `before`, by kind of memory."""
         return {place: max(0, size - self.before[place]) for place, size in self._marks().items()}
 
     def _marks(self) -> dict[str, int]:
-        """The high-water marks, which right after a reset are the present sizes."""
+        """High-water marks by kind of memory, which are the present sizes right after a reset."""
         marks = {} if (high := status_bytes("VmHWM")) is None else {"cpu": high}
         if self._cuda:
             marks["cuda"] = torch.cuda.max_memory_allocated(self._cuda)
@@ -64,14 +64,14 @@ class Peak:
 
 
 def call_peak(call: Callable[[], object], device: str | torch.device) -> int | None:
-    """Bytes at the peak of one call beside those allocated before; None where that is unknown."""
+    """Peak bytes of one call beyond those allocated before; None where that is unknown."""
     peak = Peak(device)
     call()
     return peak.bytes().get(torch.device(device).type)
 
 
 class _Clock(logging.Handler):
-    """Books seconds to the stage that ends when the log names the next one."""
+    """Log handler that adds elapsed seconds to the current stage when the log names the next one."""
 
     def __init__(self, device: str | torch.device) -> None:
         super().__init__(logging.DEBUG)
@@ -90,7 +90,7 @@ class _Clock(logging.Handler):
 
 @contextmanager
 def stages(device: str | torch.device) -> Iterator[Ledger]:
-    """Times the fit's stages in the block, each until the next; synchronises a GPU between them."""
+    """Measure the seconds of each stage of a fit in the block, and peak memory; a GPU is synchronised."""
     peak, clock, level = Peak(device), _Clock(device), LOGGER.level
     LOGGER.addHandler(clock)
     LOGGER.setLevel(logging.DEBUG)
@@ -104,7 +104,7 @@ def stages(device: str | torch.device) -> Iterator[Ledger]:
 
 
 def status_bytes(name: str) -> int | None:
-    """A line of /proc/self/status, such as VmRSS; None on other systems."""
+    """Bytes in a line of /proc/self/status, such as VmRSS; None on other systems."""
     with suppress(OSError):
         lines = dict(line.split(":", 1) for line in (_PROCESS / "status").read_text().splitlines())
         return 1024 * int(lines[name].split()[0]) if name in lines else None

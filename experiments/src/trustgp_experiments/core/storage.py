@@ -1,4 +1,4 @@
-"""Numbers of a result as a small compressed file: rounded, the same bytes for the same numbers."""
+"""Numbers of a result in a small compressed file: rounded, with the same bytes for the same numbers."""
 
 import gzip
 import json
@@ -9,12 +9,12 @@ from typing import Any
 from trustgp.data.atomic_file import atomic_file
 
 NUMBERS = "numbers.json.gz"
-DIGITS = 4  # that are kept of a number; the parts of a study have all of them
+DIGITS = 4  # significant digits of a stored number; the parts of a study keep all
 MAX_BYTES = 2**26  # of a file when it is unpacked
 
 
 def rounded(value: Any) -> Any:
-    """Every number within lists and mappings to `DIGITS` digits, as JSON gives it back."""
+    """Copy of a value with floats rounded to `DIGITS` significant digits, in the types of a JSON file."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -23,7 +23,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_numbers(folder: Path, numbers: Any) -> Path:
-    """Whole or not at all; NaN and infinity are refused."""
+    """Write numbers atomically; raise ValueError for NaN and infinity."""
     text = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
     with atomic_file(folder / NUMBERS) as temporary:
         temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -31,7 +31,7 @@ def write_numbers(folder: Path, numbers: Any) -> Path:
 
 
 def read_numbers(folder: Path) -> Any:
-    """As they were written; a ValueError where the file is missing, damaged or too large."""
+    """Numbers as they were written; raise ValueError if the file is missing, damaged or too large."""
     try:
         with gzip.open(folder / NUMBERS) as file:
             text = file.read(MAX_BYTES + 1)

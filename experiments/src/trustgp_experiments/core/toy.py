@@ -24,7 +24,7 @@ INDEPENDENT = Patchwork(neighbours=0)
 
 @dataclass(frozen=True)
 class ToyData:
-    """Rows of one input and one output, [n, 1] each; the interval without rows; name and description."""
+    """Rows with one input and one output, [n, 1] each, the interval without rows, name and description."""
 
     inputs: Tensor
     targets: Tensor
@@ -39,7 +39,7 @@ class ToyData:
 
 
 def toy_data() -> ToyData:
-    """Snelson's rows with the paper's gap cut into them, or generated ones without the data."""
+    """Snelson's rows without those in the paper's gap, or generated rows if the data is missing."""
     try:
         recording = load("snelson")
     except FileNotFoundError:
@@ -54,6 +54,6 @@ def toy_data() -> ToyData:
 
 
 def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
-    """The network's error bar; without a witness, as in the paper, unless the options have one."""
+    """Model fitted to the network, as in the paper without a witness unless the options have one."""
     own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None, "budget": "none"}
     return fit(network, rows, **{**own, **options})

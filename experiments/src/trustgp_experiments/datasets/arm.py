@@ -1,6 +1,6 @@
-"""Which torques does a simulated 7-joint arm need? Rigid bodies, friction and sensor noise.
+"""Torques of a simulated 7-joint arm, from rigid bodies, friction and sensor noise.
 
-The arm is our own: a vertical chain of the size of a mid-weight collaborative arm, whose links are
+The arm is an invented one: a vertical chain of the size of a mid-weight collaborative arm, whose links are
 solid cylinders. All joint frames are parallel at q = 0; the axes alternate between z and y.
 """
 
@@ -36,7 +36,7 @@ class Link:
     limit: float  # largest absolute angle, rad
     mass: float  # kg
     centre: tuple[float, float, float]  # centre of mass
-    radius: float  # of the cylinder, which stands along z
+    radius: float  # of the cylinder, whose axis is z
     length: float  # of the cylinder
 
     def inertia_diagonal(self) -> tuple[float, float, float]:
@@ -79,7 +79,7 @@ def inverse_dynamics(q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Body:
-    """One body, as matrices that act on columns, and about the origin of its joint; float64."""
+    """One body, as float64 matrices that act on columns, with moments about the origin of its joint."""
 
     axis: Tensor  # a                                         [3, 1]
     offset: Tensor  # p                                       [3, 1]
@@ -97,7 +97,7 @@ class _Body:
         return cls(axis, offset, link.mass, link.mass * centre, torch.diag(table[3]) + steiner)
 
     def rotated(self, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors [3, k], each about the axis by its own angle: Rodrigues."""
+        """Vectors [3, k], each rotated about the axis by its own angle (Rodrigues' formula)."""
         eye, along = torch.eye(3, dtype=vectors.dtype, device=vectors.device), self.axis @ self.axis.T
         aside = _cross(self.axis, eye)  # v -> a x v
         return along @ vectors + cosine * ((eye - along) @ vectors) + sine * (aside @ vectors)
@@ -131,7 +131,7 @@ def _block(bodies: list[_Body], q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
 
 
 def _carried(spin: Tensor, push: Tensor, arm: Tensor) -> Tensor:
-    """dw/dt x r + w x (w x r), for an arm r of shape [3, 1]."""
+    """Acceleration dw/dt x r + w x (w x r), for an arm r of shape [3, 1]."""
     return _cross(push, arm) + spin * (arm.T @ spin) - arm * spin.square().sum(dim=0)
 
 
@@ -209,8 +209,8 @@ def simulate(
     Every trajectory is 5 s long at 100 Hz (the last one may be cut short). Torques are computed
     in float64 with friction, then the sensor noise is added, with a standard deviation that is a fraction
     of `TYPICAL_TORQUE`, and everything becomes float32; trajectories are numbered in ``groups``.
-    With ``blocks``, each 64 trajectories are drawn from a seed of their own: the first rows are then the
-    same however many are asked for, and all cores make them. They are other rows than without.
+    With ``blocks``, every 64 trajectories are drawn from their own seed: the first rows then do not depend
+    on ``rows``, and all cores are used. They differ from the rows without ``blocks``.
     """
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")

@@ -1,4 +1,4 @@
-"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``?"""
+"""Paths and readers of the recordings' files, below ``TRUSTGP_DATA`` or ``root=``."""
 
 import os
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Folder:
     origin: str  # where its files come from, for the message when they are not there
 
     def has(self, file: str, root: str | Path | None) -> bool:
-        """Whether the file is there; False too where no root is known."""
+        """Whether the file exists; also False if no root is known."""
         return (place := _root(root)) is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
-        """The file, relative to this folder; an error names what is missing and its source."""
+        """Path of a file in this folder; raise FileNotFoundError, with its source, if it is missing."""
         place = _root(root)
         if place is None or not self.has(file, root):
             fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
@@ -33,7 +33,7 @@ class Folder:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a NumPy archive, by name."""
+    """Arrays of a NumPy archive, by name."""
     with np.load(path) as data:
         return dict(data)
 

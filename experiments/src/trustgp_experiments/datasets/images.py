@@ -1,4 +1,4 @@
-"""Fashion-MNIST and MNIST, read from below ``TRUSTGP_DATA`` or ``root=``, turned, and made noisy."""
+"""Fashion-MNIST and MNIST, read from below ``TRUSTGP_DATA`` or ``root=``, with rotation and noise."""
 
 import gzip
 import math
@@ -15,7 +15,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from .files import Folder, read_npz
 
 IMAGE_SETS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
-"""By the name of their folder, what people call them."""
+"""Usual names of the sets, by the name of their folder."""
 _ORIGINS = {
     "fashion_mnist": "https://github.com/zalandoresearch/fashion-mnist, data/fashion",
     "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -25,7 +25,7 @@ _FILES = {"train": "train", "test": "t10k"}
 
 @dataclass(frozen=True)
 class Images:
-    """Grey images and what they show."""
+    """Grey images and their labels."""
 
     pixels: Tensor  # from 0 to 255, uint8, [n, height, width]
     labels: Tensor  # class numbers from 0, int64, [n]
@@ -55,7 +55,7 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """The array of an idx file, packed if .gz: two zeros, kind, number of dimensions, sizes, the bytes."""
+    """Array of an idx file (compressed if .gz): two zeros, type, number of dimensions, sizes, bytes."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if content[:4] != bytes([0, 0, 8, dims]):  # 8: bytes
@@ -80,7 +80,7 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Images [n, channels, height, width] turned against the clock, interpolated; 0 comes in from outside."""
+    """Images [n, channels, height, width] rotated anticlockwise, interpolated, padded with 0."""
     angle = math.radians(degrees)
     height, width = images.shape[2:]
     # where each pixel comes from, in coordinates from -1 to 1 along either side
@@ -94,6 +94,6 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 
 def add_noise(images: Tensor, std: float, *, seed: int = 0) -> Tensor:
-    """The images [n, channels, height, width] plus Gaussian noise, cut to [0, 1], alike on every device."""
+    """Images [n, channels, height, width] plus Gaussian noise, clamped to [0, 1], equal on every device."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed)).to(images)
     return (images + std * noise).clamp(0.0, 1.0)

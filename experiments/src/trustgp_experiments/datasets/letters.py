@@ -1,4 +1,4 @@
-"""Letters as small grey images, drawn from the fonts that come with matplotlib: new to who knows digits."""
+"""Letters as small grey images, drawn from matplotlib's fonts: novel to a classifier of digits."""
 
 from functools import cache
 from pathlib import Path
@@ -16,16 +16,16 @@ FONTS = (
     "DejaVuSerif-Italic", "DejaVuSerif-Bold", "STIXGeneral", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10",
 )  # fmt: skip
 SIDE, BOX = 28, 20  # pixels of an image, and of the box a letter is drawn in: those of MNIST
-FINER = 4  # drawn so many times larger, for smooth edges
+FINER = 4  # factor of oversampling, for smooth edges
 THICKER = (0, 1, 2, 3)  # fine pixels that are added around the strokes
 TURN, SHIFT = 15.0, 2.0  # degrees and pixels, at most, either way
 TOGETHER = 512  # images that are turned at a time
 
 
 def draw_letters(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
-    """White letters on black, float32 from 0 to 1, shape [n, 1, 28, 28], and which they are.
+    """White letters on black, float32 from 0 to 1, shape [n, 1, 28, 28], and their names.
 
-    Letter, font, thickness, turn and shift are drawn from the seed, each evenly.
+    Letter, font, thickness, turn and shift are drawn from the seed, each uniformly.
     """
     generator = torch.Generator().manual_seed(seed)
     counts = len(LETTERS), len(FONTS), len(THICKER)
@@ -39,7 +39,7 @@ def draw_letters(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
 
 
 def _moved(fine: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
-    """Fine images [b, 1, s, s] turned by angles [b], shifted by [b, 2] half sides, and made small."""
+    """Fine images [b, 1, s, s] turned by angles [b], shifted by [b, 2] half sides, and downsampled."""
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).reshape(-1, 2, 2)
     theta = torch.cat([turn, shift[:, :, None]], dim=2)
     grid = affine_grid(theta, list(fine.shape), align_corners=False)
@@ -51,7 +51,7 @@ def _glyph(letter: str, font: str, thicker: int) -> Tensor:
     """A letter whose longer side fills the box, in the middle, shape [112, 112]."""
     try:
         import matplotlib
-        from PIL import Image, ImageDraw, ImageFont  # which matplotlib needs itself
+        from PIL import Image, ImageDraw, ImageFont  # a dependency of matplotlib
     except ImportError as error:
         raise ImportError('letters are drawn with matplotlib: pip install "trustgp[plots]"') from error
     file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"

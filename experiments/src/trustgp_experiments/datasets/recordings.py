@@ -1,4 +1,4 @@
-"""What is a recording, and how are the real ones read, each row once, with their known faults repaired?
+"""Recordings of arms, and readers of the real ones that drop duplicate rows and repair known faults.
 
 All of them are inverse dynamics of 7-joint arms, (q, dq, ddq) -> torques, except the 1-D `snelson`.
 None is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
@@ -56,7 +56,7 @@ class Recording:
     name: str
     groups: Tensor | None = None  # run or trajectory of each row  [n] int64
     motions: Tensor | None = None  # as groups, but runs of one motion share a number  [n] int64
-    places: Tensor | None = None  # where on its motion a row stands; repeats share a place  [n] float64
+    places: Tensor | None = None  # position of a row on its motion; repeats share one  [n] float64
 
 
 def load(name: str, root: Root = None) -> Recording:
@@ -64,11 +64,11 @@ def load(name: str, root: Root = None) -> Recording:
 
     * ``sarcos``, ``sarcos_sim``: the source's parts overlap, so they are merged (`merge_in_time`) without its
       split. The makers of `sarcos` resampled by linear interpolation: 3 rows in 10 lie exactly between their
-      neighbours, so a random split puts the answer next to the question. Prefer `split_blocks`.
+      neighbours, so a random split leaks the test targets. Prefer `split_blocks`.
     * ``barrett``, ``barrett_sim``: one recording at 50 Hz; the source's test part is every fifth row.
     * ``kuka``: three runs, numbered 1 to 3 in ``groups``. Their motions are periodic, and 1 and 2 repeat
-      one motion (``motions``): it is there four times, that of run 3 four times too. Rows of equal
-      ``places`` are repeats of one state; a random split tests memory. Prefer `split_repeats`.
+      one motion (``motions``): it occurs four times, and so does that of run 3. Rows of equal
+      ``places`` are repeats of one state; a random split would test memory. Prefer `split_repeats`.
     * ``kuka_sim``: 16 runs, numbered from 1, periodic too; rigid-body torques without friction. 12 repeats
       2; 3 and 13 follow 1 closely (``motions``); and 1 is the motion of the real run 3 of ``kuka``.
     * ``kinova``: 11 runs; the accelerations are the controller's reference, none was measured. Rows whose
@@ -89,7 +89,7 @@ def _load_parts(name: str, root: Root) -> Recording:
 
 
 def _load_runs(name: str, root: Root) -> Recording:
-    """Runs, numbered from 1, one after another; a row that was there before is left out."""
+    """Recording of runs, numbered from 1, one after another, without duplicate rows."""
     folder, files, keys = _RUNS[name]
     runs = []
     for file in files:
@@ -123,7 +123,7 @@ NAMES = tuple(_LOADERS)
 
 
 def _gpml_test(root: Root) -> np.ndarray:
-    """The test file as MATLAB wrote it, or as a NumPy archive of X and Y."""
+    """Rows of GPML's test file, from MATLAB's format or a NumPy archive of X and Y."""
     if not _GPML.has("sarcos_inv_test.mat", root) and _GPML.has("sarcos_inv_test.npz", root):
         data = read_npz(_GPML.path("sarcos_inv_test.npz", root))
         return np.concatenate([data[key] for key in "XY"], axis=1)
@@ -131,7 +131,7 @@ def _gpml_test(root: Root) -> np.ndarray:
 
 
 def _places(runs: list[np.ndarray], same: dict[int, int]) -> Tensor:
-    """The loops of all motions one after another on one axis, in rows, shape [n]."""
+    """Places [n] of rows on one axis, in rows, where the loops of all motions follow one another."""
     starts, length, places = {}, 0.0, []
     for number, (run, period) in enumerate(zip(runs, _PERIODS, strict=True), start=1):
         if (motion := same.get(number, number)) not in starts:
@@ -147,7 +147,7 @@ def _recording(name: str, rows: np.ndarray, **fields: Any) -> Recording:
 
 
 def _first_places(rows: np.ndarray) -> np.ndarray:
-    """For each row [n, d] the index of the first row that equals it, shape [n]."""
+    """Index [n] of the first row that equals each row [n, d]."""
     _, first, group = np.unique(rows + 0.0, axis=0, return_index=True, return_inverse=True)
     return first[group]
 
@@ -160,7 +160,7 @@ def merge_in_time(train: np.ndarray, test: np.ndarray) -> np.ndarray:
     linearly. Without common rows the test part is taken to be every (n/m + 1)-th row, beginning with the
     first. Both rules give back a constant time step on the recordings they are used for (see the tests).
 
-    From rows [n, d] and [m, d], inputs and targets side by side, to the distinct rows [k, d].
+    The parts are [n, d] and [m, d], inputs and targets side by side, the distinct rows [k, d].
     """
     rows = np.concatenate([train, test]) + 0.0
     first = _first_places(rows)

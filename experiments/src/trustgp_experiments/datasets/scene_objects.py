@@ -1,4 +1,4 @@
-"""Things on the ground of a scene: convex parts with flat faces, in metres."""
+"""Objects on the ground of a scene: convex parts with flat faces, in metres."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Part:
     """A convex body."""
 
     points: Array  # its corners, [k, 3], z upwards
-    faces: list[list[int]]  # of each its corners, in order around it, seen from outside against the clock
+    faces: list[list[int]]  # corners of each, anticlockwise as seen from outside
     colour: Colour  # from 0 to 1
 
     def placed(self, at: Array, yaw: float, size: float) -> Part:
-        """Turned about the upright axis, made larger, and put there."""
+        """Part turned about the upright axis, scaled, and moved to `at`."""
         c, s = np.cos(yaw), np.sin(yaw)
         turn = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
         return Part(size * self.points @ turn.T + at, self.faces, self.colour)
@@ -102,7 +102,7 @@ def lander(rng: np.random.Generator) -> list[Part]:
 
 
 def rock(rng: np.random.Generator) -> list[Part]:
-    """A rough boulder with a smaller one on it, banded."""
+    """A rough boulder with two smaller ones on it, banded."""
     parts: list[Part] = []
     shade = float(rng.uniform(0.3, 0.55))
     for k, (radius, height) in enumerate(((1.0, 0.6), (0.7, 1.3), (0.4, 1.9))):
@@ -139,7 +139,7 @@ def tracked_rover(rng: np.random.Generator) -> list[Part]:
 
 
 def _around(count: int, start: float = 0.0) -> list[tuple[float, float]]:
-    """Cosine and sine of so many directions, evenly spaced over the circle."""
+    """Cosine and sine of `count` directions, evenly spaced over the circle."""
     angles = np.arange(count) * 2 * np.pi / count + start
     return [(float(np.cos(angle)), float(np.sin(angle))) for angle in angles]
 
@@ -149,7 +149,7 @@ def _one_of(colours: tuple[Colour, ...], rng: np.random.Generator) -> Colour:
 
 
 def crate(rng: np.random.Generator) -> list[Part]:
-    """A box in a frame of beams, and at times a smaller one on it."""
+    """A box in a frame of beams, and sometimes a smaller one on it."""
     colour, length = _one_of((WOOD, GREEN, TEAL), rng), float(rng.uniform(1.4, 2.0))
     parts = _framed((0.0, 0.0, 0.6), (length, 1.3, 1.2), colour)
     if rng.uniform() < 0.5:
@@ -186,7 +186,7 @@ def antenna(rng: np.random.Generator) -> list[Part]:
 
 
 def tyre(rng: np.random.Generator) -> list[Part]:
-    """A large ring that stands upright and leans, striped."""
+    """A large striped ring, upright and leaning."""
     radius, thick, lean, pieces = 0.85, 0.26, float(rng.uniform(-0.35, 0.35)), 14
     colour = _one_of((ORANGE, YELLOW, RED), rng)
 
@@ -230,7 +230,7 @@ def flag(rng: np.random.Generator) -> list[Part]:
 
 
 def _panel(ends: np.ndarray, heights: tuple[float, float], colour: Colour) -> Part:
-    """An upright sheet between two places of the ground, [2, 2]."""
+    """An upright sheet between two points of the ground, [2, 2]."""
     along = (ends[1] - ends[0]) / np.linalg.norm(ends[1] - ends[0])
     thick = 0.02 * np.array([-along[1], along[0]])
     around = np.stack([ends[0] - thick, ends[1] - thick, ends[1] + thick, ends[0] + thick])

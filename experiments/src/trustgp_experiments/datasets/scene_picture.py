@@ -1,4 +1,4 @@
-"""One picture of a scene: things on a ground, in a light, through haze, as a camera above it takes it."""
+"""Rendering of a picture of a scene: lit objects on a ground, in haze, seen by a camera above it."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,28 +12,28 @@ from scipy.spatial import ConvexHull, QhullError
 from .scene_objects import Array, Part
 
 TEXELS = 256  # along a side of the ground's texture
-METRES = 24.0  # after which the texture comes again
-NEAR = 0.3  # what is closer is not drawn
-MIN_BOX = 6.0  # pixels of a box's longer side; what is smaller counts as absent
-VISIBLE = 0.35  # of a thing, in the picture and not hidden by others; below, it counts as absent
+METRES = 24.0  # period of the texture
+NEAR = 0.3  # closer faces are not drawn
+MIN_BOX = 6.0  # pixels of a box's longer side; a smaller object counts as absent
+VISIBLE = 0.35  # share of an object in the picture and not hidden; below, it counts as absent
 GROUNDS = 32  # textures
-FINER = 2  # drawn so many times larger, for smooth edges
+FINER = 2  # factor of oversampling, for smooth edges
 
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole; angles, in radians, are of its line of sight."""
+    """A pinhole camera; angles, in radians, are of its line of sight."""
 
-    at: Array  # where it is, z above the ground
+    at: Array  # position, z above the ground
     yaw: float  # about the upright axis
     pitch: float  # downwards
-    roll: float  # about itself
+    roll: float  # about the line of sight
     focal: float  # in pixels
     side: int  # of the square image, in pixels
 
     @property
     def axes(self) -> Array:
-        """Right, down and forward as rows, shape [3, 3]."""
+        """Directions right, down and forward as rows, shape [3, 3]."""
         cy, sy, cp, sp = np.cos(self.yaw), np.sin(self.yaw), np.cos(self.pitch), np.sin(self.pitch)
         forward = np.array([cy * cp, sy * cp, -sp])
         right = np.array([sy, -cy, 0.0])
@@ -48,7 +48,7 @@ class Camera:
         return self.focal * local[:, :2] / depth[:, None] + self.side / 2, local[:, 2]
 
     def ground(self) -> tuple[Array, Array]:
-        """Where each pixel's ray meets the ground, [side, side, 2], and how far off; inf: it does not."""
+        """Points [side, side, 2] where pixels' rays meet the ground, and their distances (inf: none)."""
         lines = (np.arange(self.side) + 0.5 - self.side / 2) / self.focal
         x, y = np.meshgrid(lines, lines)
         rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ self.axes
@@ -60,7 +60,7 @@ class Camera:
 
 @cache
 def texture(number: int) -> Array:
-    """Hills, craters and pebbles of a ground, about 1, shape [TEXELS, TEXELS]; its edges meet."""
+    """Brightness around 1 of a ground with hills, craters and pebbles, [TEXELS, TEXELS]; it tiles."""
     rng = np.random.default_rng([1, number])
     lines = np.fft.fftfreq(TEXELS) * TEXELS
     power = np.hypot(lines[:, None], lines[None]) + 1.0
@@ -79,7 +79,7 @@ def texture(number: int) -> Array:
 
 
 def shadows(parts: Sequence[Part], sun: Array) -> list[Array]:
-    """Outlines of the shadows of parts on the ground, [k, 3] each; the sun as a unit vector towards it."""
+    """Outlines of the shadows of parts on the ground, [k, 3] each; `sun` is a unit vector towards it."""
     outlines = []
     for part in parts:
         flat = part.points - part.points[:, 2:] / sun[2] * sun
@@ -93,14 +93,14 @@ def shadows(parts: Sequence[Part], sun: Array) -> list[Array]:
 class Face:
     """One side of a part, as the camera sees it."""
 
-    thing: int  # which one it belongs to
+    thing: int  # number of the object it belongs to
     distance: float  # in metres
     pixels: Array  # its corners                    [k, 2]
     colour: Array  # in this light, from 0 to 1     [3]
 
 
 def faces(things: Sequence[Sequence[Part]], camera: Camera, sun: Array) -> list[Face]:
-    """What is turned to the camera, the farthest first; lit by the sun and, a little, by the sky."""
+    """Faces turned to the camera, the farthest first, lit by the sun and slightly by the sky."""
     visible = []
     for thing, part in ((i, part) for i, parts in enumerate(things) for part in parts):
         pixels, depth = camera.seen(part.points)
@@ -120,7 +120,7 @@ def faces(things: Sequence[Sequence[Part]], camera: Camera, sun: Array) -> list[
 
 
 def shares(seen: Sequence[Face], things: int, side: int) -> list[float]:
-    """Of each of so many things, how much of its outline no other hides, in [0, 1]; from `faces`."""
+    """Share in [0, 1] of the outline of each object that no other hides; `seen` comes from `faces`."""
     from PIL import Image, ImageDraw
 
     def counted(drawn: Sequence[Face]) -> NDArray[np.int64]:
@@ -137,7 +137,7 @@ def shares(seen: Sequence[Face], things: int, side: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Ground:
-    """Below the things, and the sky above; colours from 0 to 1."""
+    """The ground below the objects, and the sky above; colours from 0 to 1."""
 
     soil: Array  # its colour                       [3]
     sky: Array  # its colour                        [3]
@@ -146,14 +146,14 @@ class Ground:
 
 
 def random_ground(rng: np.random.Generator) -> Ground:
-    """One of many."""
+    """A random ground."""
     soil = np.array([0.62, 0.42, 0.30]) * rng.uniform(0.8, 1.1) + rng.normal(0, 0.03, 3)
     sky = np.array([0.80, 0.70, 0.60]) * rng.uniform(0.7, 1.1)
     return Ground(soil, sky, rng.uniform(0, METRES, 2), int(rng.integers(GROUNDS)))
 
 
 def towards(height: float, angle: float) -> Array:
-    """Unit vector to a sun so many degrees above the horizon; the angle about the upright axis in radians."""
+    """Unit vector to a sun `height` degrees above the horizon; `angle` about the upright axis, in radians."""
     up = np.radians(height)
     return np.array([np.cos(up) * np.cos(angle), np.cos(up) * np.sin(angle), np.sin(up)])
 
@@ -161,9 +161,9 @@ def towards(height: float, angle: float) -> Array:
 def view(
     things: Sequence[tuple[str, list[Part]]], camera: Camera, sun: Array, haze: float, ground: Ground
 ) -> tuple[Array, list[list[float]], list[str]]:
-    """What a camera sees: the picture from 0 to 1, [side, side, 3], boxes, and names of what is in them.
+    """Picture of a camera from 0 to 1, [side, side, 3], boxes, and names of the objects in them.
 
-    Things are names and parts, the sun is a unit vector towards it, haze takes so much light for each metre.
+    `things` are names and parts, `sun` is a unit vector towards it, `haze` absorbs light per metre.
     """
     seen = faces([parts for _, parts in things], camera, sun)
     cast = shadows([part for _, parts in things for part in parts], sun)
@@ -184,7 +184,7 @@ def view(
 def _drawn(
     camera: Camera, seen: list[Face], cast: list[Array], sun: Array, haze: float, ground: Ground
 ) -> Array:
-    """The picture from 0 to 1, shape [side, side, 3]."""
+    """Picture from 0 to 1, shape [side, side, 3]."""
     from PIL import Image, ImageDraw
 
     side, sky = camera.side, ground.sky
@@ -212,7 +212,7 @@ def _drawn(
 
 
 def blurred(image: Array, blur: float, along: float) -> Array:
-    """The mean of pictures moved along a line, so many pixels in all; the angle in radians."""
+    """Mean of a picture moved by up to `blur` pixels at the angle `along`, in radians."""
     moved = [
         np.roll(image, (round(k * np.sin(along)), round(k * np.cos(along))), axis=(0, 1))
         for k in range(max(1, int(np.ceil(blur))))
@@ -221,7 +221,7 @@ def blurred(image: Array, blur: float, along: float) -> Array:
 
 
 def exposed(image: Array, gain: float, noise: Array, soft: float) -> NDArray[np.uint8]:
-    """With a gain and noise, and out of focus by so many pixels; uint8."""
+    """Picture with a gain and noise, out of focus by `soft` pixels, uint8."""
     from PIL import Image, ImageFilter
 
     taken = Image.fromarray(_bytes(image * gain + noise))

@@ -1,6 +1,6 @@
-"""Pictures with boxes: of a planet's ground with a rover and a lander, seen from a drone; and photographs.
+"""Pictures with boxes: rendered ones of a planet with a rover and a lander, and photographs.
 
-Photographs are BCCD's blood cells, and raccoons, of which a detector of cells knows nothing. Neither is part
+Photographs are BCCD's blood cells, and raccoons, which are unknown to a detector of cells. Neither is part
 of this package; their folder is named by ``TRUSTGP_DATA``.
 """
 
@@ -21,24 +21,24 @@ from .scene_picture import Camera, blurred, exposed, random_ground, towards, vie
 CLASSES = tuple(KNOWN)
 KINDS = KNOWN | NOVEL | UNKNOWN | LATER
 NAMES = tuple(KINDS)
-# and of what their seeds are made
+# style numbers, which are part of the seeds
 STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4, "later": 5}
 # kinds that no detector is trained on, by style
 OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN), "later": tuple(LATER)}
-Picture = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # pixels, boxes, what is in them
+Picture = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # pixels, boxes, names
 
 
 @dataclass(frozen=True)
 class SceneStyle:
-    """From where and in which light; each pair is a range."""
+    """Viewpoint and light of pictures; each pair is a range."""
 
     height: tuple[float, float]  # of the camera, in metres
     distance: tuple[float, float]  # likewise
     roll: float  # of the camera, at most, in radians
     sun: tuple[float, float]  # its height above the horizon, in degrees
-    haze: tuple[float, float]  # how much of the light it takes, for each metre
+    haze: tuple[float, float]  # absorption of light per metre
     blur: tuple[float, float]  # length of the motion blur, in pixels
-    size: tuple[float, float]  # of the things, over their own
+    size: tuple[float, float]  # of the objects, over their own
 
 
 CARRY = SceneStyle((1.5, 6.0), (5.0, 13.0), 0.05, (25.0, 70.0), (0.0, 0.02), (0.0, 0.0), (0.8, 1.2))
@@ -47,23 +47,23 @@ FLIGHT = SceneStyle((7.0, 14.0), (2.0, 9.0), 0.35, (8.0, 22.0), (0.01, 0.05), (0
 
 @dataclass(frozen=True)
 class Scenes:
-    """Pictures and what is in them; labels below `len(CLASSES)` are of kinds a detector is trained on."""
+    """Pictures, boxes and labels; labels below `len(CLASSES)` are kinds that a detector is trained on."""
 
     images: Tensor  # from 0 to 255, uint8, [n, 3, height, width]
     boxes: tuple[Tensor, ...]  # left, top, right and bottom in pixels, float32, [k, 4]
-    labels: tuple[Tensor, ...]  # what is in each box, an index into `NAMES`, int64, [k]
+    labels: tuple[Tensor, ...]  # object in each box, an index into `NAMES`, int64, [k]
 
     def __len__(self) -> int:
         return len(self.images)
 
 
 def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, first: int = 0) -> Scenes:
-    """Pictures of a style; the same numbers give the same pictures, however many are asked for.
+    """Pictures of a style; a picture depends on the seed and its number, not on ``n``.
 
-    Styles are "carry": a rover and a lander as someone walks around them, to train on; "flight": the same two
-    from high up, with a low sun, haze and motion blur; "novel": as "carry", but a thing that is neither is
-    there, with one of them or without; "unknown" and "later": the same with kinds that no choice of the
-    method was made with, to report on. ``side`` is in pixels, ``first`` the number of the first picture.
+    Styles are "carry": a rover and a lander as someone walks around them, to train on; "flight": these two
+    from high up, with a low sun, haze and motion blur; "novel": as "carry", with an object that is neither,
+    alone or with one of them; "unknown" and "later": as "novel", with kinds that no choice of the method
+    has used, for reports. ``side`` is in pixels, ``first`` is the number of the first picture.
     """
     _check(style=(style, STYLES))
     seeds = [[seed, STYLES[style], first + i] for i in range(n)]
@@ -105,14 +105,14 @@ def _scene(style: str, rng: np.random.Generator, side: int) -> Picture:
 
 
 def _camera(distance: float, height: float, yaw: float, roll: float, side: int) -> Camera:
-    """It looks at the origin, nearly."""
+    """Camera that looks approximately at the origin."""
     away = distance * np.array([np.cos(yaw), np.sin(yaw)])
     pitch = float(np.arctan2(height - 0.8, distance))
     return Camera(np.array([*-away, height]), yaw, pitch, roll, 0.95 * side, side)
 
 
 def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tuple[str, list[Part]]]:
-    """Their names and parts, apart from each other."""
+    """Names and parts of random objects at a distance from each other."""
     names = list(rng.choice(list(KNOWN), rng.integers(1, 4)))
     if style in OTHERS:
         names = [*rng.choice(OTHERS[style], 1), *names[: rng.integers(0, 2)]]
@@ -130,7 +130,7 @@ def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tupl
 def _thing(
     name: str, place: Array, rng: np.random.Generator, sizes: tuple[float, float]
 ) -> tuple[str, list[Part]]:
-    """A thing on the ground, turned anyhow, of a size from a range over its own."""
+    """Object on the ground with a random direction, scaled by a factor in the range `sizes`."""
     parts, at = KINDS[name](rng), np.array([*place, 0.0])
     yaw, size = rng.uniform(0, 2 * np.pi), rng.uniform(*sizes)
     return name, [part.placed(at, yaw, size) for part in parts]
@@ -143,12 +143,12 @@ _FOLDERS = {
 _KINDS = {"bccd": ("RBC", "WBC", "Platelets"), "raccoon": ("raccoon",)}
 _PARTS = {"bccd": ("train", "val", "trainval", "test"), "raccoon": ("all",)}
 SIZE = (144, 192)  # height and width of a picture
-MIN_BOX = 1.0  # pixels of a box's shorter side, after the picture was made smaller
+MIN_BOX = 1.0  # pixels of a box's shorter side, after the picture is resized
 
 
 @dataclass(frozen=True)
 class Photographs(Scenes):
-    """Real pictures and what is in them; labels are indices into `kinds`."""
+    """Real pictures, boxes and labels; labels are indices into `kinds`."""
 
     kinds: tuple[str, ...]  # names of the classes
 
@@ -157,7 +157,7 @@ def load_photographs(name: str, part: str, root: str | Path | None = None) -> Ph
     """Read one part of a set of photographs, all brought to one size.
 
     The folder holds ``images/``, ``annotations.json`` (a list of {"file", "w", "h", "boxes": [[kind, left,
-    top, right, bottom], ...]}) and, of cells, the lists ``train.txt``, ``val.txt``, ``trainval.txt`` and
+    top, right, bottom], ...]}) and, for cells, the lists ``train.txt``, ``val.txt``, ``trainval.txt`` and
     ``test.txt``. Parts of "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test"
     (72); of "raccoon" "all" (200). Pictures are stretched to `SIZE`.
     """
@@ -193,7 +193,7 @@ def _picture(path: Path) -> np.ndarray:
 
 
 def _boxes(entry: dict, kinds: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """In pixels of the new size, within the picture."""
+    """Boxes in pixels of the new size, clipped to the picture, and their labels."""
     rows = torch.tensor([box[1:] for box in entry["boxes"]], dtype=torch.float32).reshape(-1, 4)
     scale = torch.tensor([SIZE[1] / entry["w"], SIZE[0] / entry["h"]] * 2)
     edge = torch.tensor([SIZE[1], SIZE[0]] * 2, dtype=torch.float32)

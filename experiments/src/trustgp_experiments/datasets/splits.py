@@ -1,4 +1,4 @@
-"""Which rows train, validate, test? By seeds; the training rows scale them all; windows cross no border."""
+"""Splits into training, validation and test rows by seed, scaling by training rows, and time windows."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from .recordings import Recording
 BLOCKS = 30  # of a recording
 VALIDATED = 0.12  # share of the blocks, or of groups
 _TEST_EVERY = 5  # every fifth block of time is tested on
-_ALIKE = 0.5  # rows whose inputs correlate by more are not left beside held-out ones
+_ALIKE = 0.5  # rows next to held-out ones are purged while their inputs correlate by more
 _MAX_PURGED_SHARE = 0.25  # of a block, at each of its ends: else short blocks would leave nothing to train on
 
 
@@ -24,7 +24,7 @@ class Split:
 
 
 def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: int = 0) -> Split:
-    """Split n rows at random, by shares; easy on time series, whose neighbours land on both sides."""
+    """Split n rows at random, by shares; too easy for time series, as neighbours land in different parts."""
     sizes = round(test * n), round(validation * n)
     if min(test, validation) < 0 or sum(sizes) >= n:
         fault = f"test={test} and validation={validation} of {n} rows leave none to train on"
@@ -35,11 +35,11 @@ def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: in
 
 
 def split_blocks(n: int, *, purge: int, seed: int) -> Split:
-    """Split n rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
+    """Split n rows, ordered in time, by contiguous blocks, since neighbours are similar.
 
-    Every fifth block tests, which ones turns with the seed: five seeds test every block once. A random choice
-    of the others validates. Rows within ``purge`` of a block that tests are in no other part, and rows as
-    near to one that validates do not train.
+    Every fifth block is a test block, rotating with the seed: five seeds test every block once. A random
+    choice of the others is for validation. Rows within ``purge`` of a test block are in no other part, and
+    rows within ``purge`` of a validation block are not for training.
     """
     if n < BLOCKS:
         raise ValueError(f"{n} rows cannot be split into {BLOCKS} blocks of time; use split_random.")
@@ -47,11 +47,11 @@ def split_blocks(n: int, *, purge: int, seed: int) -> Split:
 
 
 def split_repeats(places: Tensor, *, purge: int, seed: int) -> Split:
-    """The same for motions that are repeated: every repeat of a block falls on the same side.
+    """Split repeated motions as `split_blocks` does, with every repeat of a block in the same part.
 
-    By blocks of time alone, a block would be tested whose twin, one period later, was trained on. The line
-    from the first to the last of the places [n], see `Recording`, is cut evenly into blocks; ``purge`` is a
-    distance of places.
+    With blocks of time alone, the repeat of a test block, one period later, could be in the training rows.
+    The line from the first to the last of the places [n], see `Recording`, is cut evenly into blocks;
+    ``purge`` is a distance between places.
     """
     start, stop = places.min(), places.max()
     labels = ((places - start) / (stop - start) * BLOCKS).long().clamp(max=BLOCKS - 1)
@@ -72,7 +72,7 @@ def rows_alike(inputs: Tensor) -> int:
 def split_groups(
     groups: Tensor, *, test_share: float = 0.2, validation_share: float = VALIDATED, seed: int = 0
 ) -> Split:
-    """Split rows by whole groups, labels [n]: shares are of all labels, rounded, at least one."""
+    """Split rows by whole groups, labels [n]; shares are of all labels, rounded, at least one label."""
     labels = groups.unique()
     tested, validated = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + validated >= len(labels):
@@ -84,11 +84,11 @@ def split_groups(
 
 
 def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
-    """The split that no row of the recording answers from memory, by what is known of it.
+    """Split a recording, by the fields it has, so that memorised training rows do not answer held-out ones.
 
-    Motions that repeat: blocks of them, all repeats together (`split_repeats`). Several motions: whole ones
-    (`split_groups`). One recording in time: blocks of it (`split_blocks`). Blocks are purged at their ends
-    of as many rows as are alike (`rows_alike`), a quarter of a block at most.
+    Repeated motions are split by blocks, all repeats together (`split_repeats`), several motions by whole
+    ones (`split_groups`), one recording in time by blocks (`split_blocks`). Blocks are purged at their ends
+    by as many rows as are correlated (`rows_alike`), at most a quarter of a block.
     """
 
     def purge(length: float) -> int:
@@ -105,7 +105,7 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
 
 
 def _every_fifth(labels: Tensor, places: Tensor, purge: int, seed: int) -> Split:
-    """Every fifth block, by labels [n], tests, a random choice of the others validates: `split_blocks`."""
+    """Split by block labels [n]: every fifth block to test, a random choice of the others to validate."""
     number = torch.arange(BLOCKS)
     is_test = number % _TEST_EVERY == (_TEST_EVERY - 1 - seed) % _TEST_EVERY
     chosen = _shuffled(number[~is_test], seed)[: round(VALIDATED * BLOCKS)]
@@ -116,7 +116,7 @@ def _every_fifth(labels: Tensor, places: Tensor, purge: int, seed: int) -> Split
 
 
 def _around(places: Tensor, labels: Tensor, part: Tensor, distance: float) -> Tensor:
-    """Which rows are within a distance of the blocks of a part, bool, [n]; those of the part are."""
+    """Mask [n] of the rows within a distance of the blocks of a part, including the part itself."""
     around = part.clone()
     for block in labels[part].unique():
         inside = places[labels == block]
@@ -130,7 +130,7 @@ def _shuffled(values: Tensor, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Standardiser:
-    """Means and scales of the training rows, float64; results keep the dtype of what is given."""
+    """Means and scales of the training rows, float64; results keep the dtype of the argument."""
 
     input_mean: Tensor  # [d]
     input_scale: Tensor  # [d]
@@ -150,7 +150,7 @@ class Standardiser:
 
 
 def standardise(train_inputs: Tensor, train_targets: Tensor) -> Standardiser:
-    """Measure training rows, [n, d] and [n, C], to scale all sets by; the scale of a constant column is 1."""
+    """Standardiser of training rows, [n, d] and [n, C]; the scale of a constant column is 1."""
     return Standardiser(*_statistics(train_inputs), *_statistics(train_targets))
 
 
@@ -166,18 +166,18 @@ def _apply(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return ((rows.double() - mean.to(rows.device)) / scale.to(rows.device)).to(rows.dtype)
 
 
-# Of a joint's spread: on the real arms, steps of a motion stay below 0.04 and seams are above 0.13.
+# Over a joint's spread: on the real arms, steps of a motion stay below 0.04 and seams are above 0.13.
 SEAM = 0.1
 
 
 def seams(recording: Recording) -> Tensor:
-    r"""Where the arm jumps: steps that the joints' velocities do not explain, bool, shape [n - 1].
+    r"""Mask [n - 1] of jumps of the arm: steps that the joints' velocities do not explain.
 
     .. math:: \max_j | \Delta q_j - \Delta t\, \bar{\dot q}_j | / \mathrm{std}(q_j)
 
-    with the time step that explains the row's step best, between nothing and twice the usual one. Recordings
-    are put together from runs without saying where one ends: `sarcos` has eight such places. Its inputs begin
-    with the positions and velocities of as many joints as there are torques.
+    with the time step that explains the row's step best, between 0 and twice the usual one. Recordings
+    are concatenated runs whose ends are not marked: `sarcos` has eight such places. The inputs of a recording
+    begin with the positions and velocities of as many joints as there are torques.
     """
     joints = recording.targets.shape[1]
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
@@ -193,9 +193,9 @@ def seams(recording: Recording) -> Tensor:
 
 
 def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
-    """The last rows of all windows whose rows share a label and hold no border, ascending, shape [m].
+    """Last rows [m] of all windows whose rows share a label and contain no border, ascending.
 
-    Labels [n] say which part of a split a row belongs to, borders [n - 1] which step to the next row is none.
+    Labels [n] are the parts of a split; borders [n - 1] mark rows whose next row does not follow in time.
     """
     n = len(labels)
     broken = borders | (labels.diff() != 0)

@@ -1,6 +1,6 @@
 """Regression tables: twelve of UCI with their public splits, two robots' logs, and two generated ones.
 
-A further table is a function that reads it and its line in `TABLES`. Those of UCI are below `TRUSTGP_DATA`.
+A new table needs a function that reads it and a line in `TABLES`. UCI files are below `TRUSTGP_DATA`.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ UCI = Folder("uci", "github.com/treforevans/uci_datasets (NAME.data.csv.gz, NAME
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table as they are, float64, and how they are split."""
+    """Unscaled rows of a table, float64, and their kind of split."""
 
     inputs: Tensor  # [n, d]
     targets: Tensor  # [n, C]
-    recording: Recording | None = None  # of a robot's log: it is split by what no row answers from memory
-    tested: Tensor | None = None  # public splits: which rows test in each of them, bool  [n, splits]
+    recording: Recording | None = None  # of a robot's log, for `split_unseen`
+    tested: Tensor | None = None  # public splits: test rows of each, bool  [n, splits]
 
     def split(self, seed: int) -> Split:
-        """Test, validation and training rows: public splits, whole runs, or at random."""
+        """Split into test, validation and training rows: a public one, by runs or blocks, or at random."""
         if self.recording is not None:
             return split_unseen(self.recording, seed=seed)
         if self.tested is None:
@@ -43,7 +43,7 @@ class TableRows:
 
 @dataclass(frozen=True)
 class _Table:
-    """Where a table comes from."""
+    """Reader, origin and description of a table."""
 
     read: Callable[[], TableRows]
     origin: str  # "UCI", "recordings" or "generated"
@@ -51,7 +51,7 @@ class _Table:
 
 
 def load_table(name: str) -> TableRows:
-    """The rows of one of `TABLES`; FileNotFoundError, with what to do, where its file is not here."""
+    """Rows of one of `TABLES`; raise FileNotFoundError, with instructions, if its file is missing."""
     if name not in TABLES:
         raise ValueError(f"table {name!r} is unknown; choose one of {', '.join(TABLES)}.")
     rows = TABLES[name].read()
@@ -61,7 +61,7 @@ def load_table(name: str) -> TableRows:
 
 
 def _uci(name: str) -> TableRows:
-    """The last column is the target; the splits are public."""
+    """Rows of a UCI table, whose last column is the target, with its public splits."""
     table, mask = (np.loadtxt(UCI.path(f"{name}.{part}.csv.gz", None), delimiter=",", ndmin=2)
                    for part in ("data", "test_mask"))  # fmt: skip
     if len(table) != len(mask):
@@ -71,7 +71,7 @@ def _uci(name: str) -> TableRows:
 
 
 def _recorded(recording: Recording, stride: int = 1) -> TableRows:
-    """Every so many rows of a recording, float64, split by its runs."""
+    """Every `stride`-th row of a recording, float64, split by its runs."""
     inputs, targets = (part[::stride].double() for part in (recording.inputs, recording.targets))
     parts = {key: getattr(recording, key) for key in ("groups", "motions", "places")}
     thin = {key: None if part is None else part[::stride] for key, part in parts.items()}
@@ -79,9 +79,9 @@ def _recorded(recording: Recording, stride: int = 1) -> TableRows:
 
 
 def smooth_rows(rows: int = 1500, *, tails: bool) -> TableRows:
-    r"""Five inputs in [-1, 1]; noise of std :math:`0.05 + 0.4 (1 + x_1)^2 / 4` on a smooth function.
+    r"""Rows of a smooth function of 5 inputs in [-1, 1], with noise std :math:`0.05 + 0.4 (1 + x_1)^2 / 4`.
 
-    With tails, the noise is Student's t with 3 degrees of freedom, of scale 0.1.
+    With `tails`, the noise is Student's t with 3 degrees of freedom, of scale 0.1.
     """
     generator = np.random.default_rng(0)
     x = generator.uniform(-1.0, 1.0, (rows, 5))
@@ -114,4 +114,4 @@ TABLES = {
     "sarcos test": _Table(lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"),
     "kinova": _Table(lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"),
 }
-"""By name, from small to large within an origin."""
+"""Tables by name, from small to large within an origin."""

@@ -1,4 +1,4 @@
-"""Textures as small grey images, from a seed: stripes, checks, clouds and blobs. Nothing is shown in them."""
+"""Textures as small grey images, from a seed: stripes, checks, clouds and blobs, without objects."""
 
 import math
 
@@ -11,7 +11,7 @@ OCTAVES = (3, 5, 9, 17)  # points along a side, each half as strong as the one b
 
 
 def draw_textures(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
-    """Images, float32 from 0 to 1, shape [n, 1, 28, 28], and of which kind each is, as many of each.
+    """Images, float32 from 0 to 1, shape [n, 1, 28, 28], and their kinds, in turn.
 
     Widths, angles, phases and contrasts are drawn from the seed, one after another for all kinds.
     """
@@ -25,7 +25,7 @@ def draw_textures(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
 
 
 def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two of them, at right angles, of 2 to 7 periods a side, from -1 to 1, each [n, side, side]."""
+    """Two sine waves at right angles, of 2 to 7 periods per side, from -1 to 1, each [n, side, side]."""
     angle = math.pi * torch.rand(n, 1, 1, generator=generator)
     periods = 2 + 5 * torch.rand(n, 1, 1, generator=generator)
     phase = 2 * math.pi * torch.rand(2, n, 1, 1, generator=generator)
@@ -37,12 +37,12 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stripes(n: int, generator: torch.Generator) -> Tensor:
-    """Soft-edged, from 0 to 1, [n, side, side]."""
+    """Soft-edged stripes, from 0 to 1, [n, side, side]."""
     return torch.sigmoid(4 * waves(n, generator)[0])
 
 
 def checks(n: int, generator: torch.Generator) -> Tensor:
-    """Soft-edged, from 0 to 1, [n, side, side]."""
+    """Soft-edged checks, from 0 to 1, [n, side, side]."""
     first, second = waves(n, generator)
     return torch.sigmoid(6 * first * second)
 

@@ -1,4 +1,4 @@
-"""What does a small 1-D regression problem with a hole in its data look like?"""
+"""A small 1-D regression problem with a gap in its data."""
 
 import math
 

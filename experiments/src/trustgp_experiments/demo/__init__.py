@@ -1,1 +1,1 @@
-"""`trustgp demo`: the main job without data."""
+"""`trustgp demo`: the main features on generated data."""

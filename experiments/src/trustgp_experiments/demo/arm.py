@@ -1,4 +1,4 @@
-"""Part two of the demo: does the error bar of an arm's torques know motions that were never trained?"""
+"""Part two of the demo: error bars of an arm's torques on motions that were never trained on."""
 
 import time
 from collections.abc import Callable
@@ -35,7 +35,7 @@ Scores = dict[str, Any]  # numbers, or None, in units of the training torques' s
 
 @dataclass(frozen=True)
 class ArmSize:
-    """Slow trajectories (a tenth validates, a tenth tests), those of each other style, width and training."""
+    """Slow trajectories (a tenth validates, a tenth tests), those of each other style, width and epochs."""
 
     trajectories: int
     foreign: int
@@ -49,7 +49,7 @@ QUICK = ArmSize(trajectories=150, foreign=15, width=48, epochs=20)
 
 @dataclass(frozen=True)
 class ArmData:
-    """Rows (inputs [n, 21], targets [n, 7]), by the training rows standardised; parts share no trajectory."""
+    """Rows (inputs [n, 21], targets [n, 7]), standardised by the training rows; parts share no trajectory."""
 
     train: Pair
     validation: Pair
@@ -60,7 +60,7 @@ class ArmData:
 
 @dataclass(frozen=True)
 class Arm:
-    """What part two found, by method, then by motion."""
+    """Results of part two, by method, then by motion."""
 
     data: ArmData
     scores: dict[str, dict[str, Scores]]
@@ -69,7 +69,7 @@ class Arm:
 
 
 def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> Arm:
-    """Simulate, train one network on slow motions, and ask four error bars about other motions."""
+    """Simulate, train one network on slow motions, and evaluate four error bars on other motions."""
     data = arm_data(size, seed=seed)
     start = time.perf_counter()
     recipe = mlp_recipe([21, *[size.width] * 3, 7], activation=nn.SiLU, epochs=size.epochs)
@@ -128,27 +128,27 @@ def _score(prediction: Prediction, same: Prediction, targets: Tensor) -> Scores:
 
 
 def half_width(prediction: Prediction) -> Tensor:
-    """Of the 95 % interval, in the shape of the mean; far from the data it says more than the std, as tails
-    are heavy there."""
+    """Half width of the 95 % interval, in the shape of the mean; far from the data, where tails are heavy,
+    it is more informative than the std."""
     lower, upper = prediction.interval(0.95)
     return (upper - lower) / 2
 
 
 def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
-    """By method, then by motion; "corrected" comes from the same call as "trustgp"."""
+    """Predictions by method, then by motion; "trustgp corrected" comes from the same call as "trustgp"."""
     by_method = {name: {m: ask(rows[0]) for m, rows in tests.items()} for name, ask in methods.items()}
     by_method["trustgp corrected"] = {motion: p.corrected for motion, p in by_method["trustgp"].items()}
     return by_method
 
 
 def draw_arm(arm: Arm, path: Path) -> None:
-    """A torque over time with both error bars."""
+    """Draw a torque over time with both error bars."""
     with plots.figure(path, width=9.0, height=4.1, dpi=110) as figure:
         _draw_film(figure.subplots(), arm)
 
 
 def _draw_film(axes: Any, arm: Arm) -> None:
-    """One slow trajectory, then a fast one, of one torque, in N m."""
+    """Draw one torque, in N m, along a slow trajectory, then along a fast one."""
     scaling, start = arm.data.scaling, 0.0
     scale = float(scaling.target_scale[JOINT])
     for number, (motion, (_, targets)) in enumerate(arm.data.films.items()):

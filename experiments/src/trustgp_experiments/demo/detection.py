@@ -39,14 +39,14 @@ def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Con
 
 
 def _kinds(columns: int, seed: int) -> dict[str, Scenes]:
-    """By kind in words, so many pictures."""
+    """Pictures by kind, `columns` of each."""
     kinds = {words: scenes(columns, style, seed=seed) for words, style in STYLES.items()}
     usual = kinds["as in training"]
     return {**kinds, DARK: Scenes(usual.images // 16, usual.boxes, usual.labels)}
 
 
 def _draw(kinds: dict[str, Scenes], path: Path) -> dict[str, list[str]]:
-    """A row of pictures with their detections for each kind; the monitor's verdict on each."""
+    """Draw a row of pictures with detections for each kind; return the monitor's verdicts by kind."""
     runner = load_error_bar().watch()
     monitor = Monitor(runner, std=STD, leave=1.0, patience=1)  # each picture by itself
     columns, verdicts = len(kinds[DARK]), {kind: [] for kind in kinds}

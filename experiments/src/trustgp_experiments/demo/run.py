@@ -1,4 +1,4 @@
-"""`trustgp demo`: its parts, of which the toy is here, their tables, their figures and `results.json`."""
+"""`trustgp demo`: the toy, and the tables, figures and `results.json` of both parts."""
 
 import json
 import time
@@ -32,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Band:
-    """The error bar along the grid; borders and jumps as `border_jumps` gives them."""
+    """The error bar along the grid; borders and jumps as `border_jumps` returns them."""
 
     prediction: Prediction
     row_expert: Tensor  # which expert owns each training row, [n]
@@ -42,7 +42,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Toy:
-    """What part one found: training rows [n], the grid [g], and on it the bands by variant."""
+    """Results of part one: training rows [n], the grid [g], and on it the bands by variant."""
 
     inputs: Tensor
     targets: Tensor
@@ -78,7 +78,7 @@ def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 
 def draw_toy(toy: Toy, path: Path) -> None:
-    """Both bands, one above the other, and their standard deviations."""
+    """Draw both bands, one above the other, and their standard deviations."""
     with plots.figure(path, width=8.0, height=8.2, dpi=110) as figure:
         upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
         for axes, (name, numbers) in zip((upper, middle), toy.summary().items(), strict=True):
@@ -90,7 +90,7 @@ def draw_toy(toy: Toy, path: Path) -> None:
 
 
 def _draw_variant(axes: Any, toy: Toy, band: Band) -> None:
-    """Band, truth, borders, and the rows in the colour of their expert."""
+    """Draw band, truth, borders, and the rows in the colour of their expert."""
     prediction = band.prediction
     for place in toy.grid[band.borders].tolist():
         axes.axvline(place, color=plots.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
@@ -129,7 +129,7 @@ ARM_COLUMNS |= {"auroc": Column("AUROC of novelty")}
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
-    """Run both parts, write figures and `results.json` to `out`, print; a missing extra is an ImportError."""
+    """Run both parts, write figures and `results.json`, print; raise ImportError if an extra is missing."""
     start = time.perf_counter()
     require_extras("The demo", ["plots"])
     out.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console)
 
 
 def write_results(out: Path, results: dict[str, Any], start: float, console: Console) -> None:
-    """Write `results.json`, with the seconds since the start, and say where it is."""
+    """Write `results.json`, with the seconds since the start, and print its path."""
     results = {**results, "seconds": round(time.perf_counter() - start, 1)}
     target = out / "results.json"
     write_text(target, json.dumps(results, indent=2) + "\n")

@@ -1,9 +1,9 @@
-"""The peers, behind the same `predict`, and the training they share with the studies.
+"""Peer methods with a common `predict`, and the training that they share with the studies.
 
-Every `fit` takes a trained network in eval mode and rows, which are (inputs, targets), a Dataset or a
-DataLoader: ``train``, those it was trained on, and ``validation``, others, by which error bars are sized.
-``seed`` is of everything random in it. `predict` takes inputs as the network does, a tensor, a tuple or a
-dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
+Every `fit` takes a `Bundle`, or a trained network in eval mode and rows: (inputs, targets), a Dataset or a
+DataLoader. ``train`` are its training rows, ``validation`` held-out rows that size the error bars, and
+``seed`` fixes everything random. `predict` takes inputs as the network does, a tensor, a tuple or a dict, and
+returns a `trustgp.Prediction`, an `IntervalPrediction`, or for classes a `ClassAnswer`.
 """
 
 from ..training.train import cnn, mlp, train, train_many

@@ -1,4 +1,4 @@
-"""What the methods are given: networks, rows, how to train more networks alike, and what that costs."""
+"""Inputs of the methods: networks, rows, the recipe to train more networks, and the cost of that."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ Wrap = Callable[[nn.Module], nn.Module] | None
 
 @dataclass
 class Meter:
-    """Seconds of the fit under way, beside those of the clock."""
+    """Corrections to the clock for the current fit, in seconds."""
 
-    extra: float = 0.0  # of shared work done before, less those of training, which pass on the clock
-    training: float = 0.0  # of networks trained on the way
+    extra: float = 0.0  # shared work done earlier, minus training, which the clock includes
+    training: float = 0.0  # training of networks during the fit
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere."""
+    """Inputs of the methods. Networks are on `device`; rows, (inputs, targets), may be on any device."""
 
     network: nn.Module  # trained, in eval mode: the one network of every training-free method
-    members: Sequence[nn.Module]  # trained alike from other starts; with `network` they are the ensemble
+    members: Sequence[nn.Module]  # same training, other starts; with `network` they are the ensemble
     dropout_network: nn.Module | None  # trained with dropout; None: methods that need one cannot be fitted
     train: Rows
     validation: Rows
@@ -38,7 +38,7 @@ class Bundle:
     device: str = "cpu"  # where to fit
     # how the network was trained: options of `train`, and "together" for `train_many`; empty: not known
     training: dict[str, Any] = field(default_factory=dict)
-    # of training "network", "ensemble" (without the network) and "dropout"; what is missing is not known
+    # to train "network", "ensemble" (without the network) and "dropout"; a missing entry is not known
     seconds: dict[str, float] = field(default_factory=dict)
     _made: dict[str, tuple[Any, float, float]] = field(default_factory=dict, repr=False)
     _meter: Meter = field(default_factory=Meter, repr=False)
@@ -68,7 +68,7 @@ class Bundle:
 
     @property
     def held(self) -> tuple[Any, Any]:
-        """What peers are tuned on: validation rows, and training rows, of which only the targets count."""
+        """Rows that peers are tuned on: validation rows, and training rows, whose inputs are not used."""
         return self.validation, self.train
 
     @property
@@ -76,7 +76,7 @@ class Bundle:
         return {"seed": self.seed, "device": self.device}
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """What the shared `work()` gives, done for the first method that asks; each pays in its fit time."""
+        """Result of the shared `work()`, computed once; its time counts in every fit that asks for it."""
         meter = self._meter
         if name in self._made:
             value, seconds, training = self._made[name]
@@ -90,7 +90,7 @@ class Bundle:
         return value
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """What `work()` gives, its seconds (of what it shares, too), and apart those of training networks."""
+        """Result of `work()`, its seconds with shared work, and separately those of training networks."""
         meter = self._meter
         meter.extra = meter.training = 0.0
         start = now(self.device)
@@ -98,7 +98,7 @@ class Bundle:
         return value, now(self.device) - start + meter.extra, meter.training
 
     def trains(self, work: Callable[[], Any]) -> Any:
-        """What `work()` gives, which trains networks: its seconds are kept apart."""
+        """Result of `work()`, which trains networks; its seconds count as training, not as fit."""
         start = now(self.device)
         value = work()
         seconds = now(self.device) - start
@@ -111,9 +111,9 @@ class Bundle:
     ) -> list[nn.Module]:
         """Networks of the same architecture, trained by the same recipe on the same rows, one for each seed.
 
-        All weights are drawn anew. Where `outputs` is given, the last Linear layer has so many, and targets
-        are [n, C] for the loss, else as they are; `wrap` may put something around a network before it is
-        trained. The loss, of outputs and targets of a batch, is the recipe's unless it is given.
+        All weights are reinitialised. If `outputs` is given, the last Linear layer has that many and the loss
+        gets targets [n, C], otherwise targets are unchanged; `wrap` may wrap a network before it is trained.
+        The loss, of outputs and targets of a batch, is the recipe's unless it is given.
         """
         how = {**self.training, **({} if loss is None else {"loss": loss})}
         if "epochs" not in how:
@@ -138,7 +138,7 @@ class Bundle:
 
 
 def fresh_like(network: nn.Module, *, seed: int, outputs: int | None = None) -> nn.Module:
-    """A copy of a network whose weights are drawn anew, and whose last Linear layer has so many outputs."""
+    """Copy of a network with reinitialised weights and, if given, `outputs` outputs of its last Linear."""
     fresh = copy.deepcopy(network).cpu()
     last = last_linear(fresh)
     with own_randomness(seed, torch.device("cpu")):
@@ -156,7 +156,7 @@ def fresh_like(network: nn.Module, *, seed: int, outputs: int | None = None) -> 
 
 
 def last_linear(network: nn.Module) -> str:
-    """The name of the last Linear layer, by the order in which layers are held."""
+    """Name of the last Linear layer, in the order of the network's modules."""
     names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     if not names or not names[-1]:
         raise ValueError("the network has no Linear layer inside whose outputs could be changed.")

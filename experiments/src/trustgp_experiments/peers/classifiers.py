@@ -1,7 +1,7 @@
-"""Networks' own answers about classes: of one, of several, of one under several dropout masks.
+"""Class probabilities of one network, of several, or of one under several dropout masks.
 
-Each has one temperature, the likeliest on the validation rows, by which logits are divided before anything is
-averaged. The plain softmax has 1: the network as it is.
+Each method has one temperature, fitted to the validation rows by maximum likelihood, which divides the logits
+before anything is averaged. The plain softmax uses 1: the network as it is.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class SoftmaxClassifier:
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any) -> Self:
-        """With the temperature that suits the validation rows best."""
+        """Fit the temperature to the validation rows by maximum likelihood."""
         rows, labels = read_labels(validation, name="validation")
         return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
 
@@ -39,33 +39,33 @@ class SoftmaxClassifier:
 
 @dataclass(frozen=True)
 class MemberClassifier:
-    """Several answers, whose probabilities are averaged: by whom, subclasses say in `members`."""
+    """Members whose probabilities are averaged; a subclass defines them by `members`."""
 
-    temperature: float = field(default=1.0, kw_only=True)  # T, of every member alike
+    temperature: float = field(default=1.0, kw_only=True)  # T, the same for every member
 
     def members(self, inputs: Inputs) -> Tensor:
         """Logits of all members, shape [S, n, C]."""
         raise NotImplementedError
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
-        """The mean of the members' probabilities; logits and their variance are those over T, too."""
+        """Mean of the members' probabilities; logits and their variance are also after division by T."""
         return answer_members(inputs, self.members(inputs) / self.temperature)
 
     def tempered(self, validation: Any) -> Self:
-        """With the temperature that suits the validation rows best."""
+        """Copy with the most likely temperature on the validation rows."""
         rows, labels = read_labels(validation, name="validation")
         return replace(self, temperature=likeliest_temperature(self.members(rows.inputs), labels))
 
 
 @dataclass(frozen=True)
 class EnsembleClassifier(MemberClassifier):
-    """Networks, trained alike from different starts. Made by `fit`."""
+    """Networks trained the same way from different starts. Made by `fit`."""
 
     networks: tuple[nn.Module, ...]
 
     @classmethod
     def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Self:
-        """At least two networks that give logits [n, C], and one temperature for all."""
+        """Fit one temperature to at least two networks, which give logits [n, C]."""
         at_least_two(len(networks), "networks")
         return cls(tuple(networks)).tempered(validation)
 
@@ -83,7 +83,7 @@ class DropoutClassifier(MemberClassifier):
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
-        """A network trained with dropout, such as `cnn(dropout=0.2)`, and one temperature for all masks."""
+        """Fit one temperature for all masks of a network trained with dropout, such as `cnn(dropout=0.2)`."""
         return cls(with_dropout_on(network), at_least_two(samples, "samples"), seed).tempered(validation)
 
     def members(self, inputs: Inputs) -> Tensor:

@@ -1,9 +1,9 @@
-r"""Intervals that hold a new target with a given probability, whatever the network is: conformal prediction.
+r"""Intervals that cover a new target with a given probability, whatever the network is: conformal prediction.
 
 Split conformal puts the same width around every output: the quantile of the validation rows' absolute
 errors. CQR (Romano et al. 2019) trains quantiles by the pinball loss, and moves them by that of
-:math:`\max(q_{lo} - y, y - q_{hi})`. Both hold for rows that are exchangeable with the validation rows. They
-have no density: there is no likelihood to score.
+:math:`\max(q_{lo} - y, y - q_{hi})`. Both are valid for rows exchangeable with the validation rows. They
+have no density, so there is no likelihood to score.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class IntervalPrediction:
-    """What reads as a `trustgp.Prediction` where there is an interval at one level, and nothing else.
+    """A prediction with names as in `trustgp.Prediction`, for an interval at one level and nothing else.
 
-    `variance`, `log_prob` and `crps` are None: ask whether they are before you use them.
+    `variance`, `log_prob` and `crps` are None: check for None before you use them.
     """
 
     mean: Tensor  # the network's output                   [n] or [n, C]
@@ -44,7 +44,7 @@ class IntervalPrediction:
 
     @property
     def std(self) -> Tensor:
-        """Half the interval's width, as a size of the error bar: no standard deviation."""
+        """Half the interval's width, as a size of the error bar; not a standard deviation."""
         return 0.5 * (self.upper - self.lower)
 
     def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ class SplitConformal:
 
 @dataclass(frozen=True)
 class QuantileConformal:
-    """A network, another for its lower and upper quantiles, and how far these are moved. Made by `fit`."""
+    """A network, another for lower and upper quantiles, and the shift of these. Made by `fit`."""
 
     network: nn.Module
     quantiles: nn.Module  # gives [n, 2C], lower ends first
@@ -81,7 +81,7 @@ class QuantileConformal:
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Quantiles trained by the bundle's recipe, and the quantile of what they miss by."""
+        """Train quantiles by the bundle's recipe; their shift is a quantile of their validation errors."""
         loss = partial(pinball, level=LEVEL)
         (quantiles,) = bundle.trained_like(seeds=[100 * bundle.seed], outputs=2 * bundle.outputs, loss=loss)
         rows = read_rows(bundle.validation, name="validation")
@@ -94,7 +94,7 @@ class QuantileConformal:
         return cls(bundle.network, quantiles, quantile_of(torch.maximum(lower - targets, targets - upper)))
 
     def predict(self, inputs: Inputs) -> IntervalPrediction:
-        """The network's own output, and the quantiles, which need not lie as far from it on both sides."""
+        """Prediction of the network's own output, with shifted quantiles that may be asymmetric around it."""
         mean = run_network(self.network, inputs)
         lower, upper = _ordered(run_network(self.quantiles, inputs))
         middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower) + self.shift.to(lower)
@@ -104,7 +104,7 @@ class QuantileConformal:
 
 
 def pinball(outputs: Tensor, targets: Tensor, *, level: float) -> Tensor:
-    """Loss of the ends [b, 2C] of an interval that holds a target [b, C] with this probability, a scalar."""
+    """Scalar loss of the ends [b, 2C] of an interval that contains a target [b, C] at rate `level`."""
     outside = 0.5 * (1.0 - level)
     below, above = (targets - end for end in outputs.chunk(2, dim=1))
     low = torch.maximum(outside * below, (outside - 1.0) * below)
@@ -113,14 +113,14 @@ def pinball(outputs: Tensor, targets: Tensor, *, level: float) -> Tensor:
 
 
 def quantile_of(scores: Tensor) -> Tensor:
-    """What a new row's score [n, C] stays below with probability `LEVEL`, [C]; refused of too few rows."""
+    """Bound [C] of a new row's score at probability `LEVEL`, from scores [n, C]; needs enough rows."""
     if len(scores) < (least := needed_rows(LEVEL)):
         raise ValueError(f"{len(scores)} validation rows; an interval of {LEVEL:.0%} needs at least {least}.")
     return held_out_quantile(scores, LEVEL)
 
 
 def _ordered(ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends; quantiles that were learnt separately may cross."""
+    """Lower and upper ends, sorted: quantiles that were learnt separately may cross."""
     lower, upper = torch.stack(ends.chunk(2, dim=1)).sort(dim=0).values
     return lower, upper
 

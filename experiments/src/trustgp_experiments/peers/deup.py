@@ -2,9 +2,9 @@ r"""A predictor of the network's error: DEUP (Lahlou et al., TMLR 2023).
 
 The logarithm of a row's squared error, :math:`\log (y - f(x))^2`, is learnt from rows that did not train the
 network, here the validation rows. Features are the inputs and the logarithm of the distance to the
-nearest training row, which stands for the paper's density. The predictor is the mean of a Gaussian process
-(squared exponential, length the median distance); its ridge has the least error on contiguous fifths that
-are left out, and scale, noise and tails are fitted to what it predicts for these. The paper's density
+nearest training row, which replaces the paper's density. The predictor is the mean of a Gaussian process
+(squared exponential, length the median distance); its ridge has the least error on contiguous held-out
+fifths, and scale, noise and tails are fitted to the predictions for these. The paper's density
 models and its refits while data arrive are not here; its published figures were not checked.
 """
 
@@ -27,7 +27,7 @@ from .tuning import NoisyPeer, likeliest_scale
 
 FOLDS, MAX_ROWS = 5, 2000
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # over the kernel's amplitude: log squared errors are noisy
-SMALLEST = 1e-6  # squared error, over its mean, below which logarithms are all the same
+SMALLEST = 1e-6  # lower bound of squared errors, over their mean, before the logarithm
 CHUNK = 4096
 
 
@@ -36,7 +36,7 @@ class Deup(NoisyPeer):
     """A network, and the mean of a GP of its log squared errors. Made by `fit`."""
 
     network: nn.Module
-    gate: GatedKnowNothing  # of which the scaling and the distances are used
+    gate: GatedKnowNothing  # its scaling and its distances are used
     points: Tensor  # features of validation rows          [m, d + 1], float64
     length: float
     weights: Tensor  # (K + ridge I)^-1 (log e^2 - level)  [m, C]
@@ -44,7 +44,7 @@ class Deup(NoisyPeer):
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Neighbours in time are left out together: folds are contiguous."""
+        """Fit with contiguous folds, so that neighbours in time are left out together."""
         rows = read_rows(bundle.validation, name="validation")
         error = errors(run_network(bundle.network, rows.inputs), rows)
         gate = GatedKnowNothing.fit(bundle)
@@ -71,7 +71,7 @@ class Deup(NoisyPeer):
         return fitted._tailed(error, spread, *bundle.held)
 
     def kernel(self, points: Tensor) -> Tensor:
-        """With the stored points, of amplitude 1."""
+        """Kernel of `points` with the stored points, of amplitude 1."""
         return torch.exp(-0.5 * (torch.cdist(points, self.points) / self.length).square())
 
     def solve(self, kernel: Tensor, logs: Tensor, ridge: float) -> Tensor:

@@ -1,7 +1,7 @@
 r"""A sparse variational Gaussian process whose mean is the network: FMGP (Ortega et al., arXiv 2412.04177).
 
-Of a universal kernel's GP the posterior mean can be any continuous function; it is fixed to the network, and
-only the variance is learnt. With inducing points Z, K their kernel and a triangular matrix L it is
+The posterior mean of a GP with a universal kernel can be any continuous function; it is fixed to the network,
+and only the variance is learnt. With inducing points Z, K their kernel and a triangular matrix L it is
 
 .. math:: v(x) = k(x, x) - k_Z(x)^\top A \, k_Z(x), \quad A = L H^{-1} L^\top, \quad H = I + L^\top K L .
 
@@ -9,15 +9,15 @@ L, Z, the kernel and the noise are trained on mini-batches of the training rows,
 
 .. math:: \sum_i -\log N(y_i; f(x_i), v(x_i) + \sigma^2) + \tfrac12 \log|H| - \tfrac12 \mathrm{tr}(K A) ,
 
-and by the same again with a sparse GP's own mean :math:`k_Z(x)^\top w` in place of f, whose divergence is
-:math:`\tfrac12 w^\top K w` more: the regulariser that keeps the kernel one of the targets. C outputs share
-Z, L and the kernel's lengths; each has an amplitude, a noise and a w.
+plus the same with a sparse GP's own mean :math:`k_Z(x)^\top w` in place of f, which adds
+:math:`\tfrac12 w^\top K w` to the divergence: a regulariser that ties the kernel to the targets. C outputs
+share Z, L and the kernel's lengths; each has an amplitude, a noise and a w.
 
 Variance and objective are the paper's, read beside its authors' code; tests compare both with dense matrices
-in float64. Kernel (squared exponential, a length for each input), 100 points by k-means and L = I to begin
-with are theirs, too. They take 70,000 steps of 128 rows with Adam at 1e-3; here it is fewer and larger ones,
-one cycle to 3e-2. None of their published figures could be checked: neither their data nor their networks
-are here.
+in float64. Kernel (squared exponential, a length for each input), 100 points by k-means and L = I at the
+start are theirs, too. They take 70,000 steps of 128 rows with Adam at 1e-3; here steps are fewer and larger,
+with one cycle to 3e-2. None of their published figures could be checked: their data and networks are not
+here.
 """
 
 import math
@@ -38,7 +38,7 @@ from .tuning import NoisyPeer
 
 POINTS, ROUNDS = 100, 20  # inducing points, and rounds of k-means
 KMEANS_ROWS = 10_000  # at most
-STEPS, FEW_STEPS = 1500, 600  # of rows that need more than `FEW_BATCHES`, and of others
+STEPS, FEW_STEPS = 1500, 600  # for more than `FEW_BATCHES` batches, and for fewer
 FEW_BATCHES = 4
 BATCH, RATE = 1024, 3e-2
 MIN_VARIANCE = 1e-6  # of k(x, x), below which float32 has no digits
@@ -46,10 +46,10 @@ CHUNK = 8192
 
 
 class FixedMeanProcess(nn.Module):
-    """The variance of scaled targets, and what the objective needs; inputs are vectors [n, d]."""
+    """Variance of scaled targets, and the terms of the objective; inputs are vectors [n, d]."""
 
     def __init__(self, points: Tensor, offset: Tensor, spread: Tensor, noise: Tensor) -> None:
-        """From points [M, d] of inputs that are scaled by offset and spread [d], and a noise [C]."""
+        """Start from points [M, d] among inputs scaled by offset and spread [d], and a noise [C]."""
         super().__init__()
         count, outputs = len(points), len(noise)
         self.offset, self.spread = nn.Buffer(offset), nn.Buffer(spread)
@@ -59,17 +59,17 @@ class FixedMeanProcess(nn.Module):
         self.log_length = nn.Parameter(length.log().repeat(points.shape[1]))
         self.log_amplitude = nn.Parameter(torch.zeros(outputs).to(points))
         self.log_noise = nn.Parameter(noise.to(points).log())
-        self.root = nn.Parameter(torch.eye(count).to(points))  # L; what lies above its diagonal is not used
+        self.root = nn.Parameter(torch.eye(count).to(points))  # L; only its lower triangle is used
         self.weights = nn.Parameter(torch.zeros(count, outputs).to(points))  # w
 
     def kernel(self, one: Tensor, other: Tensor) -> Tensor:
-        """Squared exponential of scaled inputs, of amplitude 1."""
+        """Squared exponential kernel of scaled inputs, of amplitude 1."""
         one, other = (rows / self.log_length.exp() for rows in (one, other))
         squared = one.square().sum(dim=1)[:, None] + other.square().sum(dim=1) - 2.0 * one @ other.T
         return torch.exp(-0.5 * squared.clamp_min(0.0))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Variance and own mean of each output, log noise and divergences, shape [b, 3C + 1]."""
+        """Variance, own mean and log noise of each output, and the divergences, shape [b, 3C + 1]."""
         scaled = (inputs.flatten(1) - self.offset) / self.spread
         cross, kernel = self.kernel(scaled, self.points), self.kernel(self.points, self.points)
         root, eye = torch.tril(self.root), torch.eye(len(kernel)).to(kernel)
@@ -87,7 +87,7 @@ class FixedMeanProcess(nn.Module):
 
 
 def objective(outputs: Tensor, targets: Tensor, *, rows: int) -> Tensor:
-    """Of a batch of n rows in all, over n C: from outputs [b, 3C + 1] and targets and network [b, 2C]."""
+    """Objective over n C of a batch, n `rows` in all: outputs [b, 3C + 1], targets and network [b, 2C]."""
     count = targets.shape[1] // 2
     variance, own, log_noise, penalty = outputs.split([count, count, count, 1], dim=1)
     target, network = targets.chunk(2, dim=1)
@@ -99,11 +99,11 @@ def objective(outputs: Tensor, targets: Tensor, *, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class FixedMeanGP(NoisyPeer):
-    """A network, and the variance about its outputs. Made by `fit`."""
+    """A network, and the variance of a GP around its outputs. Made by `fit`."""
 
     network: nn.Module
     process: FixedMeanProcess
-    size: Tensor = field(kw_only=True)  # of the targets, squared  [C]
+    size: Tensor = field(kw_only=True)  # variance of the targets  [C]
 
     @classmethod
     def fit(
@@ -116,7 +116,7 @@ class FixedMeanGP(NoisyPeer):
         steps: int | None = None,
         seed: int = 0,
     ) -> Self:
-        """Trained on the training rows; then tails, about its own noise or about one that is fitted."""
+        """Train on the training rows; then fit tails, with the learnt noise or a new scale and noise."""
         rows = read_rows(train_rows, name="train")
         inputs = vectors(rows.inputs, next(network.parameters()).device)
         outputs = as_matrix(run_network(network, rows.inputs)).to(inputs)
@@ -131,7 +131,7 @@ class FixedMeanGP(NoisyPeer):
         batches = -(-len(inputs) // BATCH)
         steps = steps or (STEPS if batches > FEW_BATCHES else FEW_STEPS)
         how = {"epochs": max(1, round(steps / batches)), "batch_size": BATCH, "learning_rate": RATE}
-        # not recorded: a factorisation may not be
+        # no CUDA graph: it may not contain a factorisation
         loss = partial(objective, rows=len(inputs))
         process = train(start, inputs, both, seed=seed, record=False, weight_decay=0.0, loss=loss, **how)
         assert isinstance(process, FixedMeanProcess)
@@ -147,21 +147,21 @@ class FixedMeanGP(NoisyPeer):
 
 
 def vectors(inputs: Inputs, device: torch.device) -> Tensor:
-    """One tensor of inputs as [n, d]; anything else is refused."""
+    """Inputs as a matrix [n, d]; raise ValueError unless they are one tensor of real numbers."""
     rows = to_device(as_inputs(inputs), device)
     if not isinstance(rows, Tensor) or not rows.is_floating_point():
-        raise ValueError("a fixed-mean GP has a kernel on the inputs: one tensor of real numbers is needed.")
+        raise ValueError("a Gaussian process on the inputs needs one tensor of real numbers.")
     return rows.flatten(1)
 
 
 def centre_and_spread(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column, 1 where it is constant, each [d]."""
+    """Mean and standard deviation of each column (1 where it is constant), each [d]."""
     spread = rows.std(dim=0)
     return rows.mean(dim=0), torch.where(spread > 0, spread, 1.0)
 
 
 def centres(rows: Tensor, count: int, seed: int) -> Tensor:
-    """Means of `count` clusters of rows [n, d] at most, by k-means from random rows."""
+    """Means of at most `count` clusters of rows [n, d], by k-means from random rows."""
     generator = torch.Generator().manual_seed(seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[:KMEANS_ROWS].to(rows.device)]
     means = rows[:count].clone()

@@ -1,11 +1,11 @@
-r"""Networks that give a variance beside each output, alone and as an ensemble.
+r"""Networks that predict a variance for each output, alone and as an ensemble.
 
-They are trained by the beta-NLL of Seitzer et al. (2022), where no gradient goes through what stands in
+They are trained by the beta-NLL of Seitzer et al. (2022), where no gradient goes through the term in
 :math:`\lfloor \cdot \rfloor`:
 
 .. math:: \tfrac12 \lfloor \sigma^{2\beta} \rfloor \big( \log \sigma^2 + (y - \mu)^2 / \sigma^2 \big) .
 
-At beta = 0 it is the likelihood, which neglects rows that are hard to fit; at 1 means are trained as by the
+At beta = 0 it is the likelihood, which neglects rows that are hard to fit; at 1 means are trained as with the
 squared error. Validation rows choose among 0, 0.5 and 1.
 """
 
@@ -31,7 +31,7 @@ LOG_VARIANCE_RANGE = (-20.0, 10.0)
 
 
 def beta_nll(outputs: Tensor, targets: Tensor, *, beta: float) -> Tensor:
-    """Of outputs [b, 2C], means and then logarithms of variances, and targets [b, C], to a scalar."""
+    """Scalar beta-NLL of outputs [b, 2C], means and then logarithms of variances, and targets [b, C]."""
     mean, log_variance = halves(outputs)
     nll = 0.5 * (log_variance + (targets - mean).square() * torch.exp(-log_variance))
     return (torch.exp(beta * log_variance).detach() * nll).mean()
@@ -45,7 +45,7 @@ def halves(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Heteroscedastic(NoisyPeer):
-    """One such network, or several whose means and variances are averaged. Made by `fit`."""
+    """One network with variances, or several whose means and variances are averaged. Made by `fit`."""
 
     networks: tuple[nn.Module, ...]  # each gives [n, 2C]
     single: bool = False  # whether outputs are [n], not [n, 1]
@@ -54,7 +54,7 @@ class Heteroscedastic(NoisyPeer):
     def fit(
         cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, single: bool = False
     ) -> Self:
-        """Trained networks, whose variance, with its noise, gets a scale and tails."""
+        """Fit a scale, which includes the noise, and tails to trained networks."""
         return cls(tuple(networks), single).scaled(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ class Heteroscedastic(NoisyPeer):
         return tuple(each[:, 0] for each in parts) if self.single else parts  # pyright: ignore
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """What the means disagree by is epistemic, the rest is not."""
+        """Prediction whose epistemic variance is that of the means; the mean variance is its noise."""
         mean, spread, noise = self.parts(inputs)
         prediction = answer(inputs, mean, self.scale * spread, self.noise)
         # some rows may not be finite
@@ -77,7 +77,7 @@ class Heteroscedastic(NoisyPeer):
 
 
 def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
-    """So many networks, trained as the bundle's was, at the beta that suits the first of them best."""
+    """Peer of `members` networks trained by the bundle's recipe, at the best beta of the first of them."""
     outputs, single = bundle.outputs, bundle.single
     seeds = [100 * bundle.seed + 10 + member for member in range(members)]
 

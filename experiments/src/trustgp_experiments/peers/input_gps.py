@@ -1,15 +1,15 @@
-r"""Gaussian processes by GPyTorch, none of our code: on the inputs alone, and RIO on a network's residuals.
+r"""Gaussian processes by GPyTorch, not our code: on the inputs alone, and RIO on a network's residuals.
 
 The outside peer is a GP with a squared exponential kernel and a length for each input: exact up to
 `EXACT_ROWS` rows, beyond that sparse and variational (Hensman et al. 2015) with `POINTS` inducing points. RIO
-(Qiu, Meyerson and Miikkulainen, ICLR 2020) is the same on the residuals y - f(x), with the sum of a kernel on
+(Qiu, Meyerson and Miikkulainen, ICLR 2020) is a GP of the residuals y - f(x), with the sum of a kernel on
 the inputs and one on the network's outputs,
 
 .. math:: k\big((x, f), (x', f')\big) = k_{in}(x, x') + k_{out}(f, f') ,
 
 and predicts f(x) plus the residual's mean. Each output has a process of its own. Both learn their
 hyperparameters and noise by the evidence, or its bound, on the training rows alone; the validation rows give
-tails, and where that is likelier a scale and a noise, as for every peer. RIO's published figures are of other
+tails, and if it is likelier a scale and a noise, as for every peer. RIO's published figures are of other
 networks, and were not checked.
 """
 
@@ -37,17 +37,17 @@ RATE, EXACT_RATE = 5e-2, 1e-1
 
 @dataclass(frozen=True)
 class InputGP(NoisyPeer):
-    """Processes of scaled targets, one for each output, and what they were scaled by. Made by `fit`."""
+    """A process of scaled targets for each output, and the scaling. Made by `fit`."""
 
     process: nn.Module  # a model of GPyTorch in eval mode
-    network: nn.Module  # whose outputs RIO adds; of the GP on inputs only dtype and place count
+    network: nn.Module  # RIO adds its outputs; the GP on inputs uses its dtype and device only
     residual: bool  # whether this is RIO
     single: bool  # whether outputs are [n], not [n, C]
     scaling: tuple[Tensor, Tensor, Tensor, Tensor]  # mean and deviation of the inputs, and of the targets
 
     @classmethod
     def fit(cls, bundle: Bundle, *, residual: bool = False, steps: int | None = None) -> Self:
-        """On the training rows; then tails, about its own noise or about one that is fitted."""
+        """Fit to the training rows; then fit tails, with the learnt noise or a new scale and noise."""
         rows, network = read_rows(bundle.train, name="train"), bundle.network
         inputs, targets = _columns(network, rows.inputs, residual), _targets(network, rows, residual)
         scaling = (*centre_and_spread(inputs), *centre_and_spread(targets))
@@ -80,13 +80,13 @@ class InputGP(NoisyPeer):
 
 
 def _columns(network: nn.Module, inputs: Inputs, residual: bool) -> Tensor:
-    """Inputs as vectors, float64, for RIO with the network's outputs behind them."""
+    """Inputs as vectors, float64, for RIO followed by the network's outputs."""
     rows = vectors(inputs, next(network.parameters()).device).double()
     return torch.cat([rows, as_matrix(run_network(network, inputs)).double()], dim=1) if residual else rows
 
 
 def _targets(network: nn.Module, rows: Rows, residual: bool) -> Tensor:
-    """What the processes are fitted to, [n, C], float64."""
+    """Targets of the processes, for RIO the residuals, [n, C], float64."""
     place = next(network.parameters()).device
     return errors(run_network(network, rows.inputs), rows) if residual else rows.targets.to(place).double()
 

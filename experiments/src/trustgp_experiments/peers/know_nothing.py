@@ -1,4 +1,4 @@
-"""The floors of every zero-shot table: a distribution that never looks at the row, and a gate before it."""
+"""Baselines of every zero-shot table: a distribution that ignores the row, and the network with a gate."""
 
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ class KnowNothing(NoisyPeer):
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Of the training targets alone; the validation rows decide nothing."""
+        """Fit to the training targets alone; of the validation rows only the shape is checked."""
         first = next(bundle.network.parameters())
         targets = read_rows(bundle.train, name="train").targets.double()
         variance = targets.var(dim=0).clamp_min(1e-12)
@@ -49,7 +49,7 @@ class KnowNothing(NoisyPeer):
 
 @dataclass(frozen=True)
 class GatedKnowNothing:
-    """The network with a constant noise and tails; beyond a distance to the training rows `KnowNothing`."""
+    """The network with constant noise and tails; `KnowNothing` beyond a distance to the training rows."""
 
     inner: ConstantNoise
     outer: KnowNothing
@@ -60,7 +60,7 @@ class GatedKnowNothing:
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """The gate is a quantile of the validation rows' distances to their nearest training rows."""
+        """Set the gate to a quantile of the validation rows' distances to their nearest training rows."""
         inner = ConstantNoise.fit(bundle.network, *bundle.held, tails=True)
         inputs = vectors(bundle.train[0], next(bundle.network.parameters()).device)
         offset, spread = centre_and_spread(inputs)
@@ -68,12 +68,12 @@ class GatedKnowNothing:
         return replace(gate, threshold=float(gate.distances(bundle.validation[0]).double().quantile(GATE)))
 
     def distances(self, inputs: Inputs) -> Tensor:
-        """To the nearest training row, in units of the inputs' deviations, shape [n]."""
+        """Distance to the nearest training row, in units of the inputs' deviations, shape [n]."""
         scaled = (vectors(inputs, self.offset.device) - self.offset) / self.spread
         return torch.cat([torch.cdist(part, self.rows).amin(dim=1) for part in scaled.split(CHUNK)])
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """Row by row one of the two; the novelty is 1/2 at the gate."""
+        """Prediction by one of the two for each row; the novelty is 1/2 at the gate."""
         inner, outer = self.inner.predict(inputs), self.outer.predict(inputs)
         distance = self.distances(inputs)
         beyond = (distance > self.threshold).reshape((-1,) + (1,) * (inner.mean.ndim - 1))

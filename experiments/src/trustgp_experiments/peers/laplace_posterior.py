@@ -1,4 +1,4 @@
-"""The Kronecker-factored Laplace posterior over a network's weights, by laplace-torch, to predict with."""
+"""The Kronecker-factored Laplace posterior over a network's weights, computed by laplace-torch."""
 
 import copy
 import math
@@ -22,9 +22,9 @@ from trustgp.tangents.network import as_matrix, choose_parameters, prepare
 from ..training.train import errors, own_randomness, run_network
 
 BATCH = 1024  # rows of a step of the curvature
-CHUNK = 512  # rows whose signals stand side by side
-PRODUCT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of the gradients that stand written out at a time
-# of our variance and laplace-torch's, relative; otherwise 0.1: convolutions on a GPU keep three digits
+CHUNK = 512  # rows whose signals are computed at a time
+PRODUCT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of gradients written out at a time
+# relative, from our variance to laplace-torch's; else 0.1: convolutions on a GPU keep three digits
 TOLERANCE = {torch.float64: 1e-8}
 MISSING = (
     "the Laplace peers need laplace-torch, which cannot be imported ({error}): pip install "
@@ -47,7 +47,7 @@ class KronPosterior:
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False) -> Self:
-        """KFAC of the training rows, of all weights or the last layer's, and the evidence's prior."""
+        """Fit KFAC to the training rows, for all weights or the last layer's, with the evidence's prior."""
         rows, held_out = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
         noise = float(errors(run_network(still, held_out.inputs), held_out).square().mean())
@@ -58,7 +58,7 @@ class KronPosterior:
     def of(
         cls, network: nn.Module, inputs: Inputs, targets: Tensor, *, noise: float | None, last_layer: bool
     ) -> Self:
-        """The same for a private copy of a network; without a noise, targets are class numbers [n]."""
+        """Fit to a network that is a private copy; without `noise`, targets are class numbers [n]."""
         kind = "classification" if noise is None else "regression"
         laplace, names = _curvature(network, inputs, targets, kind, last_layer=last_layer)
         if noise is not None:
@@ -73,7 +73,7 @@ class KronPosterior:
         return posterior
 
     def _check(self, rows: Tensor) -> None:
-        """Raise unless the variance of these rows is laplace-torch's own, by its Jacobians."""
+        """Raise ValueError unless the variance of `rows` agrees with that by laplace-torch's Jacobians."""
         backend, precision = self.laplace.backend, self.laplace.posterior_precision
         jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(rows)
         expected = precision.inv_square_form(jacobians).diagonal(dim1=1, dim2=2)
@@ -98,7 +98,7 @@ class KronPosterior:
     def variances(self, inputs: Inputs, precision: Any, priors: Sequence[float] = (0.0,)) -> Tensor:
         r"""Diagonal of :math:`J (P + \delta)^{-1} J^\top`, chunk by chunk, shape [n, C, D].
 
-        P comes from `precision`; D priors are added to it, all looked at in one pass.
+        P comes from `precision`; D prior precisions are added to it, all in one pass.
         """
         mean = self.laplace.mean
         rows = to_device(as_inputs(inputs), mean.device)
@@ -120,14 +120,14 @@ def _curvature(
         from laplace import KronLaplace, KronLLLaplace
     except ImportError as error:
         raise ImportError(MISSING.format(error=error)) from error
-    own = copy.deepcopy(network)  # laplace-torch leaves its marks on the network
+    own = copy.deepcopy(network)  # laplace-torch modifies the network
     if run_network(own, inputs[:1]).ndim == 1:
         own = _AsMatrix(own)
     place = next(own.parameters()).device
     data = TensorDataset(inputs.to(place), targets.to(place))
     batches = BatchSampler(SequentialSampler(data), BATCH, drop_last=False)  # whole batches, not row by row
     laplace = (KronLLLaplace if last_layer else KronLaplace)(own, likelihood)
-    with torch.enable_grad(), own_randomness(0, place):  # a loader draws a number, even in order
+    with torch.enable_grad(), own_randomness(0, place):  # a loader draws a random number, even in order
         laplace.fit(DataLoader(data, sampler=batches, batch_size=None))
     if not last_layer:
         return laplace, tuple(choose_parameters(network, "all"))
@@ -159,7 +159,7 @@ class KronBlock:
 
 
 def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> dict[str, KronBlock]:
-    """`KronDecomposed` by parameter, named in its order, with D priors added: of a weight two factors."""
+    """Blocks of a `KronDecomposed` by parameter, with D priors added; `names` are in its order."""
     blocks = {}
     parts = zip(names, precision.eigenvalues, precision.eigenvectors, precision.deltas, strict=True)
     for name, values, (left, *right), delta in parts:
@@ -171,15 +171,15 @@ def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> 
 
 @dataclass
 class KronCollector:
-    r"""Takes the gradients of n rows and C outputs as they come, and adds variances [n, C, D] to a total.
+    r"""Collector of the gradients of n rows and C outputs, which adds variances [n, C, D] to a total.
 
     A layer's precision is :math:`(Q_1 \otimes Q_2)(\ell_1 \otimes \ell_2 + \delta)(Q_1 \otimes Q_2)^\top`.
     With an output's gradient :math:`G = \sum_t g_t a_t^\top` (over a convolution's positions), its share is
 
     .. math:: \sum_{ij} \frac{(Q_1^\top G Q_2)_{ij}^2}{\ell_{1i} \ell_{2j} + \delta} ,
 
-    which for a single position needs no G. Several prior precisions are looked at in one pass. Gradients of
-    a parameter must come whole: what comes twice for the same row would be squared apart.
+    which for a single position does not need G. Several prior precisions share one pass. The gradient of a
+    parameter must arrive whole: two parts of it for the same row would be squared separately.
     """
 
     blocks: dict[str, KronBlock]
@@ -190,7 +190,7 @@ class KronCollector:
         return type(self)(self.blocks, self.total[rows, mixed])
 
     def room(self, size: int) -> int:
-        """None: products are cut to size here."""
+        """No numbers: `outer` splits its products to bound their memory."""
         return 0
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Ways to predict with a Laplace posterior: linearised (rLaplace), by sampling the weights, and for classes.
 
-All choose the prior precision by the likelihood of the validation rows, on a grid around the one that the
-evidence prefers; in regression the posterior's noise and the outputs' too.
+All choose the prior precision by the likelihood of the validation rows, on a grid around the one of the
+largest evidence; in regression they also choose the noises of the posterior and of the outputs.
 """
 
 import copy
@@ -41,10 +41,10 @@ class LaplaceGLM(NoisyPeer):
 
     @classmethod
     def fit(cls, posterior: KronPosterior, validation: Any, train: Any = None, *, tune: bool = True) -> Self:
-        r"""Prior, posterior noise and output noise of the largest validation likelihood, then tails.
+        r"""Choose prior, posterior noise and output noise by the validation likelihood, then fit tails.
 
-        A factor c on the variance is a choice of the posterior's noise:
-        :math:`c (H / \sigma^2 + \delta)^{-1} = (H / (c \sigma^2) + \delta / c)^{-1}`. Without tuning, the
+        A factor c on the variance is equivalent to another noise of the posterior:
+        :math:`c (H / \sigma^2 + \delta)^{-1} = (H / (c \sigma^2) + \delta / c)^{-1}`. Without `tune`, the
         evidence's prior and its noise are kept, and only the outputs' noise is fitted, without tails.
         """
         if not tune:
@@ -66,7 +66,7 @@ class LaplaceGLM(NoisyPeer):
         return self.posterior.network, factors, self.noise, self.tails
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        r"""The network's own output, and :math:`J P^{-1} J^\top`."""
+        r"""The network's own output, and the diagonal of :math:`J P^{-1} J^\top`."""
         mean = run_network(self.posterior.network, inputs)
         return mean, self.posterior.variances(inputs, self.precision).reshape(mean.shape)
 
@@ -86,8 +86,8 @@ class LaplaceSampled(SampledWeights):
         seed: int = 0,
         tune: bool = True,
     ) -> Self:
-        """Prior and posterior noise of the largest validation likelihood, by sampling; noise, tails. Without
-        tuning, those of the evidence, and a noise."""
+        """Choose prior and posterior noise by the validation likelihood of samples, then fit scale, noise
+        and tails. Without `tune`, keep those of the evidence and fit only the outputs' noise."""
         at_least_two(samples, "samples")
         if not tune:
             drawn = posterior.deviations(posterior.prior, posterior.noise, samples, seed)
@@ -109,7 +109,7 @@ class LaplaceSampled(SampledWeights):
         return min(trials(), key=lambda trial: trial._loss(few)).fitted(rows, train)
 
     def _loss(self, rows: Rows) -> float:
-        """Negative log likelihood of rows at the noise that suits them best; infinite after an overflow."""
+        """Mean negative log likelihood of rows at their most likely noise; infinite after an overflow."""
         error, spread = self.against(rows)
         if not bool(torch.isfinite(spread).all() and torch.isfinite(error).all()):
             return math.inf
@@ -126,8 +126,8 @@ class LaplaceClassifier:
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False) -> Self:
-        """KFAC of all training rows; prior and temperature that validation rows prefer, else the evidence's
-        prior as it is."""
+        """Fit KFAC to all training rows, and prior and temperature to the validation rows; without these,
+        keep the evidence's prior."""
         rows, labels = tuning.read_labels(train, name="train")
         still = copy.deepcopy(network).eval()
         if isinstance(rows.inputs, Tensor):
@@ -141,7 +141,7 @@ class LaplaceClassifier:
         return self.posterior.network, kron.eigenvectors, kron.eigenvalues
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
-        r"""The network's logits, less sure where their variance is large: MacKay's probit approximation.
+        r"""Class probabilities by MacKay's probit approximation: less certain where logits vary more.
 
         .. math:: \mathrm{softmax}_c \Bigl( \frac{z_c}{T \sqrt{1 + \pi v_c / 8}} \Bigr), \;
                   v = \mathrm{diag}(J P^{-1} J^\top)
@@ -152,12 +152,12 @@ class LaplaceClassifier:
         return tuning.answer_classes(inputs, logits, chances, variance)
 
     def variances(self, inputs: Inputs, priors: Sequence[float]) -> Tensor:
-        """Of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
+        """Variance of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
         return self.posterior.variances(inputs, self.posterior.laplace.H, priors)
 
     def tuned(self, validation: Any, *, prior: bool = True) -> Self:
-        """The same with the likeliest temperature on held-out rows, and with the likeliest prior, each with
-        the temperature that suits it; or, without `prior`, with the prior it has."""
+        """Copy with the most likely temperature and prior on held-out rows, each prior with its own best
+        temperature; without `prior`, the prior is kept."""
         rows, labels = tuning.read_labels(validation, name="validation")
         logits = run_network(self.posterior.network, rows.inputs)
         tuning.check_labels(logits, labels, name="validation")

@@ -1,6 +1,6 @@
-r"""Networks' own answers: of one, of several, of one under several dropout masks, or under all of them.
+r"""Predictions of one network, of several, or of one under several or all dropout masks.
 
-The variance over the members themselves is epistemic. Scaled, it gets a noise and tails.
+The variance over the members is epistemic. It is scaled, and a noise and tails are added.
 
 `PropagatedDropout` is rMC-dropout (Postels et al. 2019), which draws no sample: mean and covariance of the
 units go through the network layer by layer. PyTorch's dropout gives :math:`y = x m / (1 - p)` with
@@ -48,7 +48,7 @@ class ConstantNoise(NoisyPeer):
 
 @dataclass(frozen=True)
 class Ensemble(NoisyPeer):
-    """Networks, trained alike from different starts, whose disagreement is epistemic. Made by `fit`."""
+    """Networks trained the same way from different starts; their variance is epistemic. Made by `fit`."""
 
     networks: tuple[nn.Module, ...]
 
@@ -56,7 +56,7 @@ class Ensemble(NoisyPeer):
     def fit(
         cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, tune: bool = True
     ) -> Self:
-        """At least two networks, with scale, noise and tails; without tuning the noise alone is fitted."""
+        """Fit scale, noise and tails of at least two networks; without `tune`, the noise alone."""
         at_least_two(len(networks), "networks")
         plain = cls(tuple(networks))
         return plain.fitted(validation, train) if tune else plain.noisy(validation)
@@ -77,7 +77,7 @@ class MCDropout(NoisyPeer):
     def fit(
         cls, network: nn.Module, validation: Any, train: Any = None, *, samples: int = 20, seed: int = 0
     ) -> Self:
-        """A network trained with dropout, such as `mlp(..., dropout=0.1)`; at least 2 samples."""
+        """Fit to a network trained with dropout, such as `mlp(..., dropout=0.1)`; at least 2 samples."""
         return cls(with_dropout_on(network), samples, seed).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class MCDropout(NoisyPeer):
 
 
 def with_dropout_on(network: nn.Module) -> nn.Module:
-    """A copy in eval mode but for its dropout layers; refused where there is none that drops anything."""
+    """Copy in eval mode except for its dropout layers; raise ValueError if none drops anything."""
     dropping = copy.deepcopy(network).eval()
     layers = [module for module in dropping.modules() if isinstance(module, _DropoutNd) and module.p > 0]
     if not layers:
@@ -96,13 +96,13 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
 
 
 def masked_outputs(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
-    """The answers under different masks, [S, n] or [S, n, C]; no global generator moves."""
+    """Outputs under different masks, [S, n] or [S, n, C]; global generators are left unchanged."""
     with own_randomness(seed, next(network.parameters()).device):
         return torch.stack([run_network(network, inputs) for _ in range(at_least_two(samples, "samples"))])
 
 
 def at_least_two(count: int, name: str) -> int:
-    """The number of samples or networks, if there is a spread to see."""
+    """Number of samples or networks; raise ValueError if it is below 2."""
     if count < 2:
         raise ValueError(f"{name}={count}; at least 2 are needed to see a spread.")
     return count
@@ -112,7 +112,7 @@ ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Tanh,
     nn.Sigmoid, nn.LogSigmoid, nn.Softsign, nn.Hardtanh, nn.PReLU, nn.Identity,
 )  # fmt: skip
-CHUNK_BYTES = 2**27  # of one covariance of a chunk of rows; three live at a time
+CHUNK_BYTES = 2**27  # of one covariance of a chunk of rows; three are allocated at a time
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class PropagatedDropout(NoisyPeer):
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any, train: Any = None) -> Self:
-        """Scale, noise and tails for an `nn.Sequential` of Linear, Dropout and activation layers."""
+        """Fit scale, noise and tails for an `nn.Sequential` of Linear, Dropout and activation layers."""
         still = copy.deepcopy(network).eval()
         rates = [layer.p for layer in layers_of(still) if isinstance(layer, nn.Dropout)]
         if not any(rates) or 1.0 in rates:
@@ -154,7 +154,7 @@ def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
-    """The layers in order, nested Sequentials opened; any that moments cannot pass is refused by name."""
+    """Layers in order, with nested Sequentials opened; raise ValueError naming one of another kind."""
     if isinstance(network, nn.Sequential):
         for child, layer in network.named_children():
             yield from layers_of(layer, f"{name}.{child}")
@@ -166,7 +166,7 @@ def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
 
 
 def _variance(layers: list[nn.Module], mean: Tensor) -> Tensor:
-    """Variance of the last layer's units, [b, C], for inputs [b, d] that do not vary."""
+    """Variance [b, C] of the last layer's units for fixed inputs [b, d]."""
     covariance = torch.diag_embed(torch.zeros_like(mean))  # [b, w, w]
     for layer in layers:
         if isinstance(layer, nn.Dropout):

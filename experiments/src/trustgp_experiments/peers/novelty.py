@@ -1,8 +1,8 @@
-"""Novelty scores of a trained classifier that others use: of its logits, and of its penultimate features.
+"""Published novelty scores of a trained classifier, from its logits or its penultimate features.
 
-Each is one number a row, the larger the more novel, and sees the network, its training rows and validation
-rows, never a novel row. So nothing here is chosen by how well novel rows are told: k and ranks are those of
-the papers, and what a covariance needs on its diagonal is chosen by the likelihood of the validation rows.
+Each score is one number per row, larger for more novel rows. It may use the network, its training rows and
+validation rows, never a novel row, so nothing is chosen by how well novel rows are detected: k and ranks are
+those of the papers, and the ridge of a covariance is chosen by the likelihood of the validation rows.
 """
 
 import math
@@ -21,21 +21,21 @@ from ..training.train import run_network, valid_rows
 from .bundle import last_linear
 from .tuning import read_labels
 
-RIDGES = tuple(10.0 ** (step / 2) for step in range(-12, 1))  # on a diagonal, as shares of its mean
-NEIGHBOURS = 50  # Sun et al. 2022, of the 50,000 images of CIFAR-10
-TOGETHER = 2**26  # distances that stand side by side
+RIDGES = tuple(10.0 ** (step / 2) for step in range(-12, 1))  # on a covariance's diagonal, over its mean
+NEIGHBOURS = 50  # k of Sun et al. 2022, for the 50,000 images of CIFAR-10
+TOGETHER = 2**26  # distances computed at a time
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the last layer of a network is given, and what it makes of it."""
+    """Inputs and outputs of the last layer of a network."""
 
     features: Tensor  # h  [n, d]
     logits: Tensor  # z = W h + b  [n, C]
 
     @classmethod
     def by(cls, network: nn.Module, inputs: Inputs) -> Self:
-        """Chunk by chunk, on the network's device; the network is left as it was."""
+        """Run the network chunk by chunk, on its device; the network is left unchanged."""
         features: list[Tensor] = []
         with last_layer(network).register_forward_pre_hook(lambda _, given: features.append(given[0])):
             logits = run_network(network, inputs)
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Known:
-    """All that a score may learn from."""
+    """All data that a score may be fitted to."""
 
     train: Seen
     labels: Tensor  # of the training rows  [n]
@@ -62,29 +62,29 @@ class Known:
 
     @property
     def fitted(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """What `Gaussians` are fitted to."""
+        """Arguments of `Gaussians.fit`: training features and labels, and those of validation rows."""
         return self.train.features, self.labels, (self.held.features, self.held_labels)
 
 
-Formula = Callable[[Seen], Tensor]  # from what was seen of rows to a number each, the larger the more novel
+Formula = Callable[[Seen], Tensor]  # from rows to one number each, larger for more novel rows
 
 
 @dataclass(frozen=True)
 class NoveltyPeer:
-    """A network and a formula: what one of `NOVELTY` makes of `Known`."""
+    """A network and a formula that an entry of `NOVELTY` made from `Known`."""
 
     network: nn.Module
     formula: Formula
 
     def score(self, inputs: Inputs) -> Tensor:
-        """Of each row, shape [n], float64; infinite where inputs or logits are not finite."""
+        """Score of each row, shape [n], float64; infinite where inputs or logits are not finite."""
         seen = Seen.by(self.network, inputs)
         whole = Seen(torch.nan_to_num(seen.features), torch.nan_to_num(seen.logits))
         return torch.where(valid_rows(inputs, seen.logits), self.formula(whole).double(), torch.inf)
 
 
 def last_layer(network: nn.Module) -> nn.Linear:
-    """The last linear layer that a network lists, whose inputs are its features."""
+    """Last Linear layer in the order of a network's modules; its inputs are the features."""
     layer: Any = network.get_submodule(last_linear(network))
     return layer
 
@@ -96,10 +96,10 @@ def energy(seen: Seen) -> Tensor:
 
 @dataclass(frozen=True)
 class Gaussians:
-    r"""One a class: :math:`N(\mu_c, \Sigma_c + r \bar\sigma_c^2 I)`, or all with one covariance; float64.
+    r"""One Gaussian per class, :math:`N(\mu_c, \Sigma_c + r \bar\sigma_c^2 I)`, or all with one covariance.
 
-    The ridge r, over the mean :math:`\bar\sigma_c^2` of a covariance's diagonal, is the one of the largest
-    likelihood of the validation rows under the Gaussians of their classes.
+    The ridge r, relative to the mean :math:`\bar\sigma_c^2` of a covariance's diagonal, maximises the
+    likelihood of the validation rows under the Gaussians of their classes. All tensors are float64.
     """
 
     means: Tensor  # [C, d]
@@ -112,9 +112,9 @@ class Gaussians:
     def fit(
         cls, features: Tensor, labels: Tensor, held: tuple[Tensor, Tensor], *, shared: bool = False
     ) -> Self:
-        """From features [n, d] and labels [n]; `held` are those of validation rows.
+        """Fit to features [n, d] and labels [n]; `held` holds those of validation rows.
 
-        A class without rows has no Gaussian, and held-out rows of it choose nothing.
+        A class without training rows has no Gaussian, and its validation rows are ignored.
         """
         features, kinds = features.double(), labels.unique()
         own = [features[labels == kind] for kind in kinds]
@@ -157,15 +157,15 @@ class Gaussians:
 def mahalanobis(known: Known) -> Formula:
     r""":math:`\min_c (h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)`, one covariance for all (Lee et al. 2018).
 
-    Of the penultimate features; not of several layers, whose weights need novel rows.
+    Only penultimate features are used: the weights of several layers would need novel rows.
     """
     classes = Gaussians.fit(*known.fitted, shared=True)
     return lambda seen: classes.distances(seen.features).amin(dim=1)
 
 
 def relative_mahalanobis(known: Known) -> Formula:
-    """Mahalanobis' distance to the nearest class less that to all rows together (Ren et al. 2021), each with
-    a ridge of its own."""
+    """Mahalanobis distance to the nearest class minus that to one Gaussian of all rows (Ren et al. 2021),
+    each with its own ridge."""
     one, held_out = torch.zeros_like(known.labels), torch.zeros_like(known.held_labels)
     whole = Gaussians.fit(known.train.features, one, (known.held.features, held_out))
     nearest = mahalanobis(known)
@@ -173,14 +173,14 @@ def relative_mahalanobis(known: Known) -> Formula:
 
 
 def class_density(known: Known) -> Formula:
-    """Minus the log density under a Gaussian for each class: DDU's density (Mukhoti et al. 2023), on the
-    network as it is, whose layers were not trained with spectral normalisation."""
+    """Negative log density under one Gaussian per class: DDU's density (Mukhoti et al. 2023), for the network
+    as it is, trained without spectral normalisation."""
     classes = Gaussians.fit(*known.fitted)
     return lambda seen: -classes.log_density(seen.features)
 
 
 def nearest_neighbours(rows: Tensor, *, k: int = NEIGHBOURS, cosine: bool = True) -> Formula:
-    """The distance to the k-th nearest of training rows [n, d]: 1 - cosine of the angle, which ranks rows as
+    """Distance to the k-th nearest of training rows [n, d]: 1 - cosine of the angle, which ranks rows as
     Sun et al. (2022) do, or Euclidean; k is the paper's, or the number of rows if that is less."""
     rows = normalize(rows, dim=1) if cosine else rows
     k, step = min(k, len(rows)), max(1, TOGETHER // len(rows))
@@ -197,7 +197,7 @@ def virtual_logit(known: Known) -> Formula:
     r"""ViM (Wang et al. 2022): :math:`\alpha \|R^\top (h - o)\| - \log \sum_c \exp z_c`, :math:`o = -W^+ b`.
 
     R spans all but the D largest principal directions of the training rows about o, and :math:`\alpha` makes
-    the mean of the virtual logit that of their largest logits; in float64.
+    the mean virtual logit of the training rows equal to that of their largest logits; float64.
     """
     weight, bias = known.head.weight.detach().double(), known.head.bias
     bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().double()
@@ -226,4 +226,4 @@ NOVELTY: Mapping[str, Callable[[Known], Formula]] = {
     "DDU density": class_density,
     "ViM": virtual_logit,
 }
-"""By name, how a score is learnt; in the order of the study's tables."""
+"""Functions that learn a score, by its name, in the order of the study's tables."""

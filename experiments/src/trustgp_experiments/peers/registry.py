@@ -1,4 +1,4 @@
-"""Every method of the studies by its name (a further one is a line below), each fitted with its costs."""
+"""Every method of the studies by name (a new one is one line below), each fitted with its costs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from .trusted import SubsetGP, TrustGP, WitnessAlone
 from .tuning import NoisyPeer
 from .vbll import Vbll
 
-PAPER_IMAGES = 3000  # on which the paper's form of classes is fitted
+PAPER_IMAGES = 3000  # training images of the paper form for classes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Method:
     """A way to get an error bar."""
 
     name: str  # as the studies print it
-    fit: Callable[[Bundle], Any]  # what it makes of a bundle has a `predict`
+    fit: Callable[[Bundle], Any]  # returns an object with a `predict`
     training_free: bool = True  # whether one trained network is all it needs
     trained: str = ""  # networks of the bundle that were trained for it: "ensemble" or "dropout"
 
@@ -44,20 +44,20 @@ class Method:
 class Fitted:
     """A fitted method."""
 
-    name: str  # this and what follows: see `Method`
+    name: str  # this and `training_free`: see `Method`
     training_free: bool
-    seconds: float  # of its fit, shared work included, training networks not
-    predict: Callable[[Inputs], Any]  # gives a `Prediction`, or what reads like one of classes
-    training_seconds: float | None = 0.0  # of networks beyond the one given; None: it is not known
+    seconds: float  # of its fit, with shared work, without training of networks
+    predict: Callable[[Inputs], Any]  # returns a `Prediction`, or a similar object
+    training_seconds: float | None = 0.0  # of networks beyond the given one; None: not known
     mebibytes: float = 0.0  # of what must be shipped to predict, networks included
 
 
 def fit_methods(
     bundle: Bundle, names: Iterable[str] | None = None, *, methods: Sequence[Method] | None = None
 ) -> Iterator[Fitted]:
-    """Fit one method after another: those named, or all in their order, of `methods` or of `METHODS`.
+    """Fit one method after another: those in `names`, or all in order, from `methods` or `METHODS`.
 
-    Without `methods`, those of `INTERVAL_METHODS` may be named, too.
+    Without `methods`, `names` may include those of `INTERVAL_METHODS`.
     """
     default = METHODS if methods is None else methods
     every = {method.name: method for method in (*default, *(INTERVAL_METHODS if methods is None else ()))}
@@ -76,7 +76,7 @@ def _posterior(bundle: Bundle, **options: Any) -> KronPosterior:
 
 
 def _evidence(bundle: Bundle, kind: Any, **options: Any) -> Any:
-    """The prior of the largest evidence; a noise."""
+    """Laplace method with the prior of the largest evidence and a fitted output noise."""
     return kind.fit(_posterior(bundle), bundle.validation, tune=False, **options)
 
 
@@ -89,13 +89,13 @@ def _shared_trustgp(bundle: Bundle) -> TrustGP:
 
 
 def _laplace_classes(bundle: Bundle, last_layer: bool) -> LaplaceClassifier:
-    """With the evidence's prior, of the last layer or all weights, for whoever asks first."""
+    """Laplace classifier of the last layer or all weights with the evidence's prior, fitted once."""
     fit = partial(LaplaceClassifier.fit, bundle.network, bundle.train, last_layer=last_layer)
     return bundle.once(f"Laplace of classes {last_layer}", fit)
 
 
 def _untuned(peer: NoisyPeer, bundle: Bundle) -> NoisyPeer:
-    """With the noise that makes the validation rows most likely, and nothing else fitted to them."""
+    """Copy with the most likely noise on the validation rows, and nothing else fitted to them."""
     return replace(peer, scale=1.0, tails=None).noisy(bundle.validation)
 
 
@@ -105,12 +105,12 @@ def _dropout(bundle: Bundle) -> MCDropout:
 
 
 def _paper_classes(bundle: Bundle) -> TrustGP:
-    """T = sqrt(1 + pi/8 v), v of a kernel for each class: of so many images, for it is dear."""
+    """Paper form, T = sqrt(1 + pi/8 v) with a kernel for each class, on few images: it is expensive."""
     rows = tuple(part[:PAPER_IMAGES] for part in bundle.train)
     return TrustGP.fit_paper(bundle.network, rows, likelihood=Classification(), **bundle.place)
 
 
-_trained = partial(Method, training_free=False)  # it needs networks of its own
+_trained = partial(Method, training_free=False)  # the method trains networks of its own
 _dropped, _ensemble = (partial(_trained, trained=networks) for networks in ("dropout", "ensemble"))
 METHODS = (
     Method("know-nothing", KnowNothing.fit),
@@ -146,13 +146,13 @@ METHODS = (
     Method("trustgp", _shared_trustgp),
     Method("trustgp corrected", lambda b: _shared_trustgp(b).corrected),
 )
-"""Regression, in the order of the studies' tables."""
+"""Regression methods, in the order of the studies' tables."""
 
 INTERVAL_METHODS = (
     Method("conformal, split", lambda b: SplitConformal.fit(b.network, b.validation)),
     _trained("conformal, CQR", QuantileConformal.fit),
 )
-"""Regression without a likelihood, whose predictions are `IntervalPrediction`s."""
+"""Regression methods without a likelihood; their predictions are `IntervalPrediction`s."""
 
 CLASS_METHODS = (
     Method("softmax", lambda b: SoftmaxClassifier(b.network)),
@@ -166,4 +166,4 @@ CLASS_METHODS = (
     Method("trustgp paper form", _paper_classes),
     Method("trustgp", lambda b: _trustgp(b, likelihood=Classification())),
 )
-"""Classes, in the order of the study's tables."""
+"""Classification methods, in the order of the study's tables."""

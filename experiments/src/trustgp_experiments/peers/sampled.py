@@ -1,6 +1,6 @@
 """Networks whose weights are drawn from a distribution: their mean and spread, and SWAG's distribution.
 
-SWAG (Maddox et al. 2019) goes on training at a constant rate and looks at the weights as they wander: with
+SWAG (Maddox et al. 2019) continues training at a constant rate and records the weights on the way. Given
 their mean, their variance v and the last K deviations D from the running mean, weights are drawn from
 
 .. math:: N \\big( \\bar\\theta, \\; \\tfrac12 \\mathrm{diag}(v) + \\tfrac{1}{2 (K - 1)} D D^\\top \\big) .
@@ -25,17 +25,17 @@ from .bundle import Bundle
 from .classifiers import MemberClassifier
 from .tuning import NoisyPeer
 
-RANK, SAMPLES = 20, 20  # deviations that are kept, networks that are drawn
-RATES = (0.03, 0.1, 0.3)  # learning rates to go on with, over the peak of the network's own
-LEAST_STEPS = 10  # between two looks at the weights
+RANK, SAMPLES = 20, 20  # deviations kept, networks drawn
+RATES = (0.03, 0.1, 0.3)  # learning rates of the continued training, over the network's peak rate
+LEAST_STEPS = 10  # between two recorded weight vectors
 
 
 @torch.no_grad()
 def drawn_outputs(
     network: nn.Module, names: Sequence[str], weights: Tensor, inputs: Inputs
 ) -> Iterator[Tensor]:
-    """Outputs of networks with drawn weights [S, P], of the parameters of these names: chunks of rows, each
-    [S, b] or [S, b, C]."""
+    """Outputs of networks whose parameters `names` have drawn weights [S, P], one chunk of rows at a time:
+    each [S, b] or [S, b, C]."""
     rows = to_device(as_inputs(inputs), weights.device)
     own = {name: value for name, value in network.named_parameters() if name in names}
     split = [row.split([value.numel() for value in own.values()]) for row in weights]
@@ -46,11 +46,11 @@ def drawn_outputs(
 
 @dataclass(frozen=True)
 class SampledWeights(NoisyPeer):
-    """Networks whose weights were drawn."""
+    """Networks whose weights were drawn from a distribution."""
 
     network: nn.Module
     names: tuple[str, ...]  # of the parameters that vary
-    weights: Tensor  # their drawn values, one vector a network, [S, P]
+    weights: Tensor  # their drawn values, one vector per network, [S, P]
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         parts = [moments(part) for part in drawn_outputs(self.network, self.names, self.weights, inputs)]
@@ -60,9 +60,9 @@ class SampledWeights(NoisyPeer):
 
 @dataclass
 class WeightMoments:
-    """Mean, second moment and last deviations of vectors that are shown one after another."""
+    """Running mean and second moment of weight vectors, and the last deviations from the mean."""
 
-    every: int = 1  # of so many looks one counts
+    every: int = 1  # one in so many calls of `look` counts
     looks: int = 0
     n: int = 0
     mean: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # [P]
@@ -81,7 +81,7 @@ class WeightMoments:
         self.deviations = [*self.deviations, vector - self.mean][-RANK:]
 
     def draw(self, samples: int, seed: int) -> Tensor:
-        """Vectors [S, P] of SWAG's distribution; the normals are drawn on the CPU, the same everywhere."""
+        """Draws [S, P] from SWAG's distribution; the normals come from the CPU, the same on all devices."""
         if len(self.deviations) < 2:
             raise ValueError("SWAG needs at least 2 looks at the weights.")
         generator, rank = torch.Generator().manual_seed(seed), len(self.deviations)
@@ -93,7 +93,7 @@ class WeightMoments:
 
 
 def wander(bundle: Bundle, rate: float) -> WeightMoments:
-    """What the bundle's network does when it is trained on, at a constant share of its own peak rate."""
+    """Moments of the weights while training continues at a constant share `rate` of the peak rate."""
     norms = [module for module in bundle.network.modules() if isinstance(module, _NormBase)]
     if any(norm.track_running_stats for norm in norms):
         raise ValueError("SWAG is not made for batch normalisation here: drawn weights have no statistics.")
@@ -112,7 +112,7 @@ def wander(bundle: Bundle, rate: float) -> WeightMoments:
 
 
 def draws_of(bundle: Bundle) -> list[tuple[nn.Module, tuple[str, ...], Tensor]]:
-    """The network, its parameters' names and drawn weights, for each rate that does not diverge."""
+    """Network, parameter names and drawn weights, for each rate at which training does not diverge."""
     names, parameters = zip(*bundle.network.named_parameters(), strict=True)
     every = [wander(bundle, rate).draw(SAMPLES, bundle.seed).to(parameters[0]).detach() for rate in RATES]
     draws = [(bundle.network, names, weights) for weights in every if bool(torch.isfinite(weights).all())]
@@ -123,18 +123,18 @@ def draws_of(bundle: Bundle) -> list[tuple[nn.Module, tuple[str, ...], Tensor]]:
 
 @dataclass(frozen=True)
 class Swag(SampledWeights):
-    """Weights drawn from where training wanders. Made by `fit`."""
+    """Networks with weights drawn from SWAG's distribution. Made by `fit`."""
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """The rate of the largest validation likelihood, after scale, noise and tails."""
+        """Choose the rate by the validation likelihood, after fitting scale, noise and tails."""
         peers = [cls(*draws).fitted(*bundle.held) for draws in draws_of(bundle)]
         return min(peers, key=lambda peer: peer.loss_on(bundle.validation))
 
 
 @dataclass(frozen=True)
 class SwagClassifier(MemberClassifier):
-    """The same for classes: probabilities averaged over the draws, at one temperature. Made by `fit`."""
+    """SWAG for classes: probabilities averaged over the draws, at one temperature. Made by `fit`."""
 
     network: nn.Module
     names: tuple[str, ...]

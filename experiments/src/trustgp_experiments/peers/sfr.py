@@ -55,7 +55,7 @@ class DualKernel:
 
     @classmethod
     def of(cls, tangents: TangentMap, rows: Rows, points: Features) -> Self:
-        """One pass over all rows, chunk by chunk."""
+        """Compute the sums in one pass over all rows, chunk by chunk."""
         gram = points.gram(points)
         if not float(gram.diagonal().mean()) > 0:
             raise ValueError("an output of the network does not depend on its weights at these rows.")
@@ -81,7 +81,7 @@ class DualKernel:
         return torch.cat(inside), torch.cat(outside)
 
     def variance(self, projected: tuple[Tensor, Tensor], delta: float, noise: Tensor) -> Tensor:
-        """v of outputs with noise [k], shape [n, k]."""
+        """Variances v [n, k] of outputs with noise [k]."""
         inside, outside = projected
         tau = noise.to(inside) * delta
         return (outside[:, None] + inside @ (tau / (self.values[:, None] + tau))) / delta
@@ -93,7 +93,7 @@ class Sfr(NoisyPeer):
 
     network: nn.Module
     kernels: tuple[DualKernel, ...]  # one for each output, or one for all
-    sigma2: Tensor  # of each output, its mean squared error on the validation rows  [C]
+    sigma2: Tensor  # mean squared error of each output on the validation rows  [C]
     delta: float  # the prior precision
 
     @classmethod
@@ -108,7 +108,7 @@ class Sfr(NoisyPeer):
         shared: bool = False,
         seed: int = 0,
     ) -> Self:
-        """Random training rows as points, or all; with `shared` one kernel and the most uncertain rows."""
+        """Fit with random training rows as points; with `shared`, one kernel and the most uncertain rows."""
         rows, held_out = read_rows(train, name="train"), read_rows(validation, name="validation")
         error = errors(run_network(network, held_out.inputs), held_out)
         sigma2 = squared_errors(error).mean(dim=0)
@@ -136,7 +136,7 @@ class Sfr(NoisyPeer):
         return min(trials, key=lambda trial: trial[0])[1]
 
     def _spread(self, projected: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        """Variances [n, C], float64, kernel by kernel: each takes M numbers a row."""
+        """Variances [n, C], float64, kernel by kernel, since each needs M numbers per row."""
         noises = self.sigma2.split(len(self.sigma2) // len(self.kernels))
         parts = zip(self.kernels, projected, noises, strict=True)
         return torch.cat([kernel.variance(rows, self.delta, noise) for kernel, rows, noise in parts], dim=1)
@@ -148,13 +148,13 @@ class Sfr(NoisyPeer):
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         mean = run_network(self.network, inputs)
-        rows = torch.nan_to_num(to_device(as_inputs(inputs), mean.device))  # invalid rows get none anyway
+        rows = torch.nan_to_num(to_device(as_inputs(inputs), mean.device))  # invalid rows are masked later
         spread = self._spread(kernel.project(rows) for kernel in self.kernels)
         return mean, spread.to(mean).reshape(mean.shape)
 
 
 def tangents_of(network: nn.Module, rows: Rows, outputs: str) -> list[TangentMap]:
-    """The exact tangent kernels, by layer factors, or by gradients where a layer has no factors."""
+    """Exact tangent kernels, by layer factors, or by gradients if a layer has no factors."""
     if not isinstance(rows.inputs, Tensor):
         raise ValueError("SFR takes one tensor of inputs here; these are a tuple or a dict.")
     mixes = output_mixes(outputs, rows.targets.shape[1], torch.Generator())

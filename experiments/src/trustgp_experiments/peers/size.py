@@ -1,4 +1,4 @@
-"""What must be shipped to predict, in bytes."""
+"""Bytes that must be shipped to predict."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 def shipped_bytes(peer: Any) -> int:
     """Bytes of all tensors that a fitted peer predicts with, its networks included.
 
-    Those of its `nbytes`, where it says so itself, or of what its `shipped()` gives, or of its fields; a
-    storage that several tensors look at counts once.
+    The peer's own `nbytes` if it has one, otherwise the bytes of the tensors in `shipped()`, or in its
+    fields without that; a storage that several tensors share counts once.
     """
     if isinstance(own := getattr(peer, "nbytes", None), int):
         return own

@@ -8,7 +8,7 @@ process with a squared exponential kernel of length l is approximated by D rando
           v(x) = \phi^\top (\Phi^\top \Phi + I)^{-1} \phi ,
 
 whose weights, and here l, are trained with the network; the covariance is computed once, from all training
-rows. Of two bounds the validation rows choose; they fit scale, noise and tails, as for every peer. The
+rows. The validation rows choose one of two bounds and fit scale, noise and tails, as for every peer. The
 published figures are of images and texts, and were not checked.
 """
 
@@ -26,13 +26,13 @@ from ..training.train import own_randomness, run_network
 from .bundle import Bundle
 from .tuning import NoisyPeer
 
-BOUNDS = (0.95, 6.0)  # c, of their residual networks of vectors and of images
+BOUNDS = (0.95, 6.0)  # c of the paper's residual networks for vectors and for images
 FEATURES = 512  # D
 CHUNK = 8192
 
 
 class BoundedLinear(nn.Module):
-    """A Linear layer whose spectral norm is at most `bound`, by one power iteration a training step."""
+    """A Linear layer whose spectral norm is at most `bound`, by one power iteration per training step."""
 
     def __init__(self, layer: nn.Linear, bound: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class BoundedLinear(nn.Module):
 
 
 class DistanceAwareNetwork(nn.Module):
-    """The Linear layers of a Sequential, bounded, with skips, and random features behind them."""
+    """Linear layers of a Sequential, bounded and with skip connections, followed by random features."""
 
     def __init__(self, network: nn.Module, *, bound: float, seed: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class DistanceAwareNetwork(nn.Module):
         self.log_length = nn.Parameter(like.new_tensor(width).log() / 2)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """phi, shape [n, D]."""
+        """Random features phi, shape [n, D]."""
         h = inputs
         for layer in self.hidden:
             new = self.activation(layer(h))
@@ -81,7 +81,7 @@ class DistanceAwareNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Sngp(NoisyPeer):
-    """A network of its own, and the covariance of its last layer. Made by `fit`."""
+    """A distance-aware network, and the covariance of its last layer. Made by `fit`."""
 
     network: DistanceAwareNetwork
     factor: Tensor  # L of Phi^T Phi + I = L L^T  [D, D], float64
@@ -90,7 +90,7 @@ class Sngp(NoisyPeer):
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Trained by the bundle's recipe, with each bound."""
+        """Train by the bundle's recipe with each bound, and keep the more likely on validation rows."""
         forms = [cls._fit(bundle, bound) for bound in BOUNDS]
         return min(forms, key=lambda form: form.loss_on(bundle.validation))
 

@@ -1,6 +1,6 @@
 """Heavy tails for any method: a factor and degrees of freedom for each output, fitted on validation rows.
 
-They are those of trustgp: Student's t, and the rows that are far off which training rows cannot rule out.
+The tails are those of trustgp: a Student-t, mixed with outliers as rare as the training rows allow.
 """
 
 from dataclasses import dataclass, replace
@@ -17,25 +17,25 @@ from trustgp.math.calibration_fit import FOLDS, INITIAL_DF, MANY_ROWS, MIN_DF, P
 from trustgp.math.predictive import MAX_DF, log_density
 from trustgp.math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
-STEPS, FOLD_STEPS = 100, 15  # of the search, and while the pull is chosen
-MAX_ROWS = 2**13  # of the validation rows, in the search
+STEPS, FOLD_STEPS = 100, 15  # of the final search, and of each search that chooses the pull
+MAX_ROWS = 2**13  # validation rows used in the search, at most
 
 
 @dataclass(frozen=True)
 class Tails:
-    """What turns a normal distribution into one of `trustgp.Prediction` with tails. Made by `fit`."""
+    """Parameters that give a normal distribution the tails of a `trustgp.Prediction`. Made by `fit`."""
 
     factor: Tensor  # of the variance of each output                      [C], float64
     df: Tensor  # degrees of freedom of each output                       [C]
-    share: Tensor  # pi, of rows that are far off                         []
-    spread: Tensor  # W, the variance of what they are off by             [C]
+    share: Tensor  # pi, of outliers among rows                           []
+    spread: Tensor  # W, the variance of their errors                     [C]
 
     @classmethod
     def fit(cls, error: Tensor, variance: Tensor, outliers: OutlierPrior | None) -> Self:
-        """Factor and df by maximum likelihood from errors and variances [n, C], all outputs at once.
+        """Fit factor and df to errors and variances [n, C] by maximum likelihood, all outputs at once.
 
-        Logarithms are pulled towards where they start, as trustgp pulls those of its calibration: of few
-        rows by as much as serves rows that are left out best, a third at a time.
+        A prior pulls their logarithms towards the start, as in trustgp's calibration; with few rows its
+        strength is chosen by cross-validation over `FOLDS` folds.
         """
         nothing = torch.zeros((), dtype=torch.float64)
         share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers[:2]
@@ -50,12 +50,12 @@ class Tails:
         return start._search(error, variance, start._pull(error, variance))
 
     def losses(self, error: Tensor, variance: Tensor) -> Tensor:
-        """Negative log density of errors that had these variances before, each [n, C]."""
+        """Negative log density [n, C] of errors [n, C], given their variances [n, C] before scaling."""
         scale = variance * self.factor * (self.df - 2.0) / self.df
         return -log_density(error, torch.zeros_like(error), scale, self.df, self.share, self.spread)
 
     def on(self, plain: Prediction) -> Prediction:
-        """The same mean; the variance scaled, with tails."""
+        """Prediction with the same mean, scaled variances and tails."""
         values = (self.factor, self.df, self.share * self.spread)
         shaped = (each if plain.mean.ndim == 2 else each[0] for each in values)
         factor, df, rare = (each.to(plain.epistemic).expand_as(plain.epistemic) for each in shaped)
@@ -63,7 +63,7 @@ class Tails:
         return replace(plain, **parts, df=df, rare=rare, outlier_share=float(self.share))
 
     def _search(self, error: Tensor, variance: Tensor, pull: float, steps: int = STEPS) -> Self:
-        """From here to where the rows are likeliest, the pull's standard deviation given."""
+        """Most likely tails of the rows under a prior of standard deviation `pull`; it starts here."""
         outputs = len(self.factor)
 
         def at(free: Tensor) -> Self:
@@ -98,5 +98,5 @@ class Tails:
 
 
 def rare_of(rows: Any) -> OutlierPrior | None:
-    """What so many rows with such targets cannot rule out."""
+    """Prior of outliers from the targets of training rows; None for a single row."""
     return OutlierPrior.of(read_rows(rows, name="train").targets)

@@ -29,21 +29,21 @@ EXACT = {"budget": "none", "progress": False}  # options of `fit`
 
 @dataclass(frozen=True)
 class TrustGP:
-    """A fitted model, whose predictions are about the network's output or corrected. Made by `fit` or
-    `fit_paper`."""
+    """A fitted model, whose predictions keep the network's output as mean or are corrected. Made by `fit`
+    or `fit_paper`."""
 
     model: UncertaintyModel
     is_corrected: bool = False
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, **options: Any) -> Self:
-        """trustgp as it comes: light, calibrated on validation rows; options of `trustgp.fit`."""
+        """Fit trustgp with its defaults, calibrated on validation rows; `options` as in `trustgp.fit`."""
         return cls(fit(network, train, validation=validation, **{"progress": False, **options}))
 
     @classmethod
     def fit_paper(cls, network: nn.Module, train: Any, **options: Any) -> TrustGP:
-        """The paper's form, `trustgp.paper`, without validation rows. Its kernel is exact where it is cheap:
-        pruned, it is far too sure on rows unlike the training rows."""
+        """Fit the paper's form, `trustgp.paper`, without validation rows. Its kernel is not pruned: a pruned
+        one is far too certain on rows unlike the training rows."""
         return cls(paper(network, train, **{"pruning": None, "progress": False, **options}))
 
     @property
@@ -65,15 +65,15 @@ class TrustGP:
 class SubsetGP(TrustGP):
     """One exact GP with the tangent kernel: trustgp with one expert on a random subset. Made by `fit`.
 
-    Kernel, evidence, leave-one-out scale and the calibration on validation rows are trustgp's own, so what
-    is left of a difference comes from the experts (and from the witness, which is not asked).
+    Kernel, evidence, leave-one-out scale and the calibration on validation rows are trustgp's own, so a
+    remaining difference comes from the experts (and from the witness, which is not used).
     """
 
     @classmethod
     def fit(
         cls, network: nn.Module, train: Any, validation: Any, *, rows: int = 2000, seed: int = 0, **more: Any
     ) -> Self:
-        """An exact GP on `rows` random training rows, or on all; more options are those of `trustgp.fit`."""
+        """Fit an exact GP to `rows` random training rows, or to all; `more` are options of `trustgp.fit`."""
         every = read_rows(train, name="train")
         kept = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))[:rows]
         subset = every.take(kept), every.targets[kept.to(every.targets.device)]
@@ -83,14 +83,14 @@ class SubsetGP(TrustGP):
 
 @dataclass(frozen=True)
 class WitnessAlone(NoisyPeer):
-    """Local Gaussian processes on the inputs alone, what the witness would say on its own. Made by `fit`."""
+    """Local Gaussian processes on the inputs alone: the witness without a network. Made by `fit`."""
 
     witness: WitnessState  # the local Gaussian processes
 
     @classmethod
     def fit(cls, train: Any, validation: Any, *, seed: int = 0, device: Device | None = None) -> Self:
-        """Local GPs on 50 rows or more of at most 64 numbers, and their variance's scale and tails: they know
-        their noise, and with another a scale could run to 0, and with it what they say far away."""
+        """Fit local GPs to at least 50 rows of at most 64 numbers, then a scale and tails.
+        Their variance has a noise; with a second one the scale, and the variance far away, could run to 0."""
         place = torch.device(device or "cpu")
         rows = read_rows(train, name="train")
         with reporting(enabled=False) as report:
@@ -101,6 +101,6 @@ class WitnessAlone(NoisyPeer):
         return cls(witness).scaled(validation, rows)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the Gaussian process that a row falls to, the noise that it knows included."""
+        """Mean and variance by the Gaussian process that a row is assigned to, its noise included."""
         opinion = self.witness(to_device(as_inputs(inputs), self.witness.offset.device))
         return opinion.mean, opinion.variance

@@ -1,4 +1,4 @@
-"""What the peers learn from the validation rows, and what they say about classes."""
+"""Parameters that the peers fit to the validation rows, and their predictions of classes."""
 
 import math
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from ..training.train import answer, errors, valid_rows
 from .tails import Tails, rare_of
 
 GRID, ZOOMS = 41, 5  # five zooms of 41 points: a logarithm to better than 1e-5
-LOWEST = 1e-8  # noise below this share of the largest squared error says nothing
-COARSE = 17  # points of either axis of the table from which scale and noise are polished
-COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
+LOWEST = 1e-8  # least noise, over the largest squared error
+COARSE = 17  # points per axis of the table that starts the search for scale and noise
+COLDEST, HOTTEST = 1e-2, 1e2  # range of temperatures
 
 
 class Diverged(ValueError):
@@ -31,8 +31,8 @@ class Diverged(ValueError):
 
 @dataclass(frozen=True)
 class NoisyPeer:
-    """A peer of regression: a mean with an epistemic variance, by its `moments`, and what the validation
-    rows decide, which is the scale of that variance, a constant noise, and tails."""
+    """A regression peer: mean and epistemic variance by its `moments`, and parameters fitted to validation
+    rows, which are the scale of that variance, a constant noise, and tails."""
 
     # of each output, [C], float64
     noise: Tensor = field(default_factory=lambda: torch.zeros(1), kw_only=True)
@@ -44,25 +44,25 @@ class NoisyPeer:
         raise NotImplementedError
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """The mean; its variance is epistemic, the noise is the same for every row."""
+        """Prediction with the scaled variance as epistemic, and the same noise for every row."""
         mean, spread = self.moments(inputs)
         prediction = answer(inputs, mean, self.scale * spread, self.noise)
         return prediction if self.tails is None else self.tails.on(prediction)
 
     def against(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Errors and variances, before they are scaled, on rows with targets, each [n, C], float64."""
+        """Errors and unscaled variances on rows with targets, each [n, C], float64."""
         rows = read_rows(rows, name="validation")
         mean, spread = self.moments(rows.inputs)
         return errors(mean, rows), as_matrix(spread).double()
 
     def noisy(self, validation: Any) -> Self:
-        """The same with the noise that makes the validation rows most likely, and nothing else."""
+        """Copy with the noise that makes the validation rows most likely; nothing else changes."""
         return replace(self, noise=likeliest_noise(*self.against(validation)))
 
     def fitted(self, validation: Any, train: Any = None) -> Self:
-        """The same with the scale and the noise, then the tails, that make the validation rows most likely.
+        """Copy with the scale and the noise, then the tails, that make the validation rows most likely.
 
-        Of training rows only the number and the targets count: see `trustgp.math.calibration.OutlierPrior`.
+        Only the targets of training rows are used: see `trustgp.math.calibration.OutlierPrior`.
         """
         error, spread = self.against(validation)
         if bool((spread > 0).any()):
@@ -72,7 +72,7 @@ class NoisyPeer:
         return replace(self, scale=scale, noise=noise)._tailed(error, spread, validation, train)
 
     def tailed(self, validation: Any, train: Any = None) -> Self:
-        """The same scale and noise, with tails."""
+        """Copy with fitted tails, and the same scale and noise."""
         return self._tailed(*self.against(validation), validation, train)
 
     def _tailed(self, error: Tensor, spread: Tensor, validation: Any, train: Any) -> Self:
@@ -81,13 +81,13 @@ class NoisyPeer:
         return replace(self, tails=Tails.fit(error, variance, rare))
 
     def scaled(self, validation: Any, train: Any = None) -> Self:
-        """The same without a noise, with the likeliest scale, then tails; refused if not finite."""
+        """Copy without noise, with the most likely scale, then tails; raise `Diverged` if not finite."""
         error, spread = self._finite(validation)
         noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / spread).mean())
         return replace(self, noise=noise, scale=scale)._tailed(error, spread, validation, train)
 
     def likelier(self, validation: Any, train: Any) -> Self:
-        """`tailed` or `fitted`, by the likelihood of the validation rows; refused if not finite."""
+        """Copy by `tailed` or `fitted`, the more likely on validation rows; `Diverged` if not finite."""
         self._finite(validation)
         forms = self.tailed(validation, train), self.fitted(validation, train)
         return min(forms, key=lambda form: form.loss_on(validation))
@@ -99,7 +99,7 @@ class NoisyPeer:
         return error, spread
 
     def loss_on(self, rows: Any) -> float:
-        """Mean negative log likelihood of rows; infinite where it is no number."""
+        """Mean negative log likelihood of rows; infinity if it is not finite."""
         rows = read_rows(rows, name="validation")
         prediction = self.predict(rows.inputs)
         targets = rows.targets.to(prediction.mean.device).reshape(prediction.mean.shape)
@@ -108,7 +108,7 @@ class NoisyPeer:
 
 
 def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Where functions, [C] to [C], with one minimum each are lowest, by zooming in on a grid; shape [C]."""
+    """Minimisers [C] of C functions, [C] to [C], with one minimum each, by zooming in on a grid."""
     left, right, best = low, high, low
     for _ in range(ZOOMS):
         step = (right - left) / (GRID - 1)
@@ -119,7 +119,7 @@ def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) ->
 
 
 def squared_errors(error: Tensor) -> Tensor:
-    """e^2, shape [n, C]; refused where an output has no error at all: there is no noise to learn then."""
+    """Squared errors [n, C]; raise ValueError if an output has no error, since it has no noise to fit."""
     squared = error.square()
     if not bool((squared > 0).any(dim=0).all()):
         raise ValueError("an output has no error on the validation rows; pass rows it was not fitted to.")
@@ -131,8 +131,8 @@ def likeliest_noise(error: Tensor, spread: Tensor) -> Tensor:
 
     .. math:: \arg\min_{\sigma^2} \sum_i \log(v_i + \sigma^2) + e_i^2 / (v_i + \sigma^2)
 
-    It lies below the largest squared error, where the derivative is positive. From errors e and variances v,
-    each [n, C], to noise variances [C].
+    It lies below the largest squared error, where the derivative is positive. Errors e and variances v are
+    [n, C], noise variances [C].
     """
     squared = squared_errors(error)
     largest = squared.amax(dim=0)
@@ -150,9 +150,9 @@ def likeliest_scale(error: Tensor, spread: Tensor, *, pull: float = math.inf) ->
     .. math:: \arg\min_{c, \sigma^2} \sum_{ij} \log w_{ij} + e_{ij}^2 / w_{ij}, \quad
               w_{ij} = c v_{ij} + \sigma_j^2
 
-    The best place of a coarse table, polished by L-BFGS in logarithms. From errors e and variances v, each
-    [n, C] and v above zero somewhere, to c and noise variances [C]. A finite `pull` is the standard deviation
-    with which log c was known to be 0 before: it keeps c from running to 0 where v says nothing of e.
+    L-BFGS in logarithms starts from the best entry of a coarse table. Errors e and variances v are [n, C],
+    with v above zero somewhere; the result is c and noise variances [C]. A finite `pull` is the standard
+    deviation of a prior of log c about 0: it keeps c from running to 0 where v is not related to e.
     """
     squared = squared_errors(error)
     size = squared.mean(dim=0)
@@ -191,7 +191,7 @@ def held_out_nll(error: Tensor, variance: Tensor) -> float:
 
 
 def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
-    r"""T by maximum likelihood (Guo et al. 2017), by zooming in on a grid of its logarithm.
+    r"""Temperature T by maximum likelihood (Guo et al. 2017), by zooming in on a grid of its logarithm.
 
     .. math:: \arg\min_T -\sum_i \log \tfrac1S \sum_s \mathrm{softmax}(z_{si} / T)_{y_i}
 
@@ -213,7 +213,7 @@ def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ClassAnswer:
-    """A prediction of classes, with names as that of a model fitted with `trustgp.Classification()`."""
+    """A class prediction, with the attribute names of a model's with `trustgp.Classification()`."""
 
     mean: Tensor  # logits: those of the network, or the mean over members  [n, C]
     probabilities: Tensor  # of the classes  [n, C]
@@ -223,12 +223,12 @@ class ClassAnswer:
 
     @property
     def score(self) -> Tensor | None:
-        """The mean variance of the logits as one novelty score a row, shape [n]; None: the peer has none."""
+        """Mean variance of the logits as one novelty score per row, shape [n]; None: the peer has none."""
         return None if self.variance is None else self.variance.mean(dim=1)
 
 
 def read_labels(data: object, *, name: str) -> tuple[Rows, Tensor]:
-    """Rows and their class numbers, int64, shape [n]; messages call them by the name."""
+    """Rows and their class numbers, int64, shape [n]; error messages use `name`."""
     rows = read_rows(data, name=name)
     labels = rows.targets
     if labels.shape[1] != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
@@ -238,7 +238,7 @@ def read_labels(data: object, *, name: str) -> tuple[Rows, Tensor]:
 
 
 def check_labels(logits: Tensor, labels: Tensor, *, name: str) -> None:
-    """Raise unless there is a logit [n, C] for every label [n]."""
+    """Raise ValueError unless there is a logit [n, C] for every label [n]."""
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise ValueError(f"the network gives {tuple(logits.shape)}; logits [n, C] with C >= 2 are needed.")
     low, high = int(labels.min()), int(labels.max())
@@ -249,7 +249,7 @@ def check_labels(logits: Tensor, labels: Tensor, *, name: str) -> None:
 def answer_classes(
     inputs: Inputs, logits: Tensor, probabilities: Tensor, variance: Tensor | None = None
 ) -> ClassAnswer:
-    """A prediction of one network; the variance is infinite in rows that are not valid."""
+    """Prediction of one network; the variance is infinite in invalid rows."""
     valid = valid_rows(inputs, logits)
     if variance is not None:
         variance = torch.where(valid[:, None], variance, torch.inf)
@@ -257,7 +257,7 @@ def answer_classes(
 
 
 def answer_members(inputs: Inputs, logits: Tensor) -> ClassAnswer:
-    r"""What several networks with logits [S, n, C] say together: the mean of their probabilities.
+    r"""Prediction of several networks with logits [S, n, C]: the mean of their probabilities.
 
     .. math:: I = H(\bar p) - \tfrac1S \sum_s H(p_s), \qquad v_c = \tfrac1S \sum_s (z_{sc} - \bar z_c)^2
     """

@@ -1,4 +1,4 @@
-r"""A network whose last layer has a posterior of its own, trained with it: VBLL (Harrison et al. 2024).
+r"""A network trained together with a posterior of its last layer: VBLL (Harrison et al. 2024).
 
 With features :math:`\phi(x)`, weights :math:`w_c \sim N(\bar w_c, S_c)` of output c and its noise
 :math:`\sigma_c^2`, the bound of the evidence is in closed form. For each row it is
@@ -29,15 +29,15 @@ from .bundle import Bundle, last_linear
 from .tuning import NoisyPeer
 
 DEGREES, WISHART = 1.0, 1e-2  # of the noise's prior: degrees of freedom; scale, over the targets' variance
-FIRST_NOISE = 0.1  # of the targets' variance, where training begins
-FIRST_SPREAD = 0.1  # of a weight, likewise, over what the prior has
+FIRST_NOISE = 0.1  # initial noise, over the targets' variance
+FIRST_SPREAD = 0.1  # initial deviation of a weight, over sqrt(p / h)
 
 
 class VariationalLayer(nn.Module):
-    """C outputs of h features, one of which is constant, with a posterior of the weights."""
+    """A Linear layer of C outputs and h features, one constant, with a posterior of its weights."""
 
     def __init__(self, layer: nn.Linear, prior: Tensor) -> None:
-        """In place of a Linear layer; the prior's variance is [C]."""
+        """Start from a Linear layer, with prior variances [C]."""
         super().__init__()
         outputs, h = len(prior), layer.in_features + 1
         self.prior = nn.Buffer(prior.clone())
@@ -51,7 +51,7 @@ class VariationalLayer(nn.Module):
         self.log_noise = nn.Parameter((FIRST_NOISE * prior).log())  # log sigma^2   [C]
 
     def factor(self) -> Tensor:
-        """L, shape [C, h, h]."""
+        """Factor L of the covariance, shape [C, h, h]."""
         return torch.tril(self.below, diagonal=-1) + torch.diag_embed(self.log_diagonal.exp())
 
     def penalty(self) -> Tensor:
@@ -64,7 +64,7 @@ class VariationalLayer(nn.Module):
         return divergence + (degrees * self.log_noise + 0.5 * WISHART * self.prior / noise).sum()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Mean and variance, the logarithm of the noise, and the penalty, shape [b, 3C + 1]."""
+        """Mean, variance and log noise of each output, and the penalty, shape [b, 3C + 1]."""
         phi = nn.functional.pad(features, (0, 1), value=1.0)
         spread = torch.einsum("bh,chk->bck", phi, self.factor()).square().sum(dim=2)
         rest = torch.cat([self.log_noise, self.penalty()[None]]).expand(len(phi), -1)
@@ -72,7 +72,7 @@ class VariationalLayer(nn.Module):
 
 
 class VariationalNetwork(nn.Module):
-    """A network whose last Linear layer is a `VariationalLayer`, of which nothing follows."""
+    """A network whose last Linear layer, also its last layer, is a `VariationalLayer`."""
 
     def __init__(self, network: nn.Module, prior: Tensor) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class VariationalNetwork(nn.Module):
 
 
 def negative_bound(outputs: Tensor, targets: Tensor, *, rows: int) -> Tensor:
-    """Of a batch of n rows in all, from outputs [b, 3C + 1] and targets [b, C], for each row and output."""
+    """Negative bound per row and output of a batch: outputs [b, 3C + 1], targets [b, C], n `rows` in all."""
     count = targets.shape[1]
     mean, spread, log_noise, penalty = outputs.split([count, count, count, 1], dim=1)
     moment = (targets - mean).square() + spread
@@ -104,7 +104,7 @@ class Vbll(NoisyPeer):
 
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
-        """Trained by the bundle's recipe; then tails, about its own noise or about one that is fitted."""
+        """Train by the bundle's recipe; then fit tails, with the learnt noise or a new scale and noise."""
         targets = read_rows(bundle.train, name="train").targets
         prior = targets.double().var(dim=0).clamp_min(1e-12)
         loss, wrap = partial(negative_bound, rows=len(targets)), partial(VariationalNetwork, prior=prior)

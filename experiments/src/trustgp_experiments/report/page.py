@@ -22,11 +22,11 @@ from .table import BETTER, TableView
 PAGE = "report.html"
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".gif": "image/gif"}
 ORIGIN = ("date", "device", "seeds", "commit", "versions")
-"""First in the small print; what a study adds comes after."""
+"""Keys that come first in the small print; those that a study adds come after."""
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """The page of every `folder/*/result.json`, `out` or `folder/report.html`; results decide its bytes."""
+    """Write the page of all `folder/*/result.json` to `out` or `folder/report.html`, byte-reproducible."""
     folder = Path(folder)
     try:
         page = render(read_results(folder))
@@ -36,7 +36,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def read_results(folder: Path) -> dict[Path, Result]:
-    """Results by their folder, in the order of `STUDIES`, then those of the user's own."""
+    """Results by their folder, in the order of `STUDIES`, then those of the user's own studies."""
     next(folder.iterdir(), None)  # an OSError, if there is no such folder
     results = {file.parent: read_result(file) for file in sorted(folder.glob(f"*/{RESULT}"))}
     if (folder / RESULT).exists():
@@ -49,7 +49,7 @@ def read_results(folder: Path) -> dict[Path, Result]:
 
 
 def render(results: Mapping[Path, Result]) -> str:
-    """The whole page, of results by the folder that holds their figures."""
+    """Whole page as HTML, from results by the folder that has their figures."""
     studies: list[dict[str, Any]] = []
     for folder, result in results.items():
         name = re.sub("[^a-z0-9]+", "-", result.study.lower()).strip("-") or "study"  # valid in an address
@@ -80,7 +80,7 @@ def _template() -> Template:
 
 
 def prose(text: str) -> Markup:
-    """Words with `code` between backticks; no line begins with ± or %, or ends in ±."""
+    """Text as HTML, with `code` for backticks; no line begins with ± or %, or ends in ±."""
     kept = re.sub(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", _visible(text))
     parts = re.split(r"`([^`]+)`", kept)
     code = Markup("<code>{}</code>")
@@ -88,12 +88,12 @@ def prose(text: str) -> Markup:
 
 
 def _visible(text: object) -> str:
-    """Control characters and unpaired surrogates, which results may contain, are escaped."""
+    """Text in which control characters and unpaired surrogates, which results may contain, are escaped."""
     return printable(text, keep="\n\t", most=None)
 
 
 def _policy_hash(text: str) -> str:
-    """As a Content-Security-Policy names the only style and the only script that are allowed."""
+    """Hash by which a Content-Security-Policy names the only style and the only script that are allowed."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -120,7 +120,7 @@ def _figure(figure: Figure, folder: Path) -> dict[str, Any]:
 
 
 def _origin(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Where the result comes from, by key; the command is at the top."""
+    """Origin of a result by key, without the command, which is at the top."""
     keys = [*ORIGIN, *(key for key in provenance if key not in (*ORIGIN, "command", "quick"))]
     origin = {key.replace("_", " ").capitalize(): _words(provenance.get(key)) for key in keys}
     return {key: words for key, words in origin.items() if words}

@@ -40,7 +40,7 @@ class TableView:
 
     @property
     def columns(self) -> list[tuple[Column, str | None]]:
-        """Each with its classes."""
+        """Columns, each with its CSS classes."""
         block, stick = self.table.block, self.stick
         return [
             (column, _names(number=column.digits >= 0, stick=place == stick, block=column.name == block))
@@ -84,7 +84,7 @@ def _names(**kinds: bool) -> str | None:
 
 
 def _cell(cell: Any, column: Column, classes: str | None, *, header: bool) -> dict[str, Any]:
-    """Its element, attributes and content: text, or a number and its spread; the unit is in the header."""
+    """Element, attributes and content of a cell: text, or number and spread; the unit is in the header."""
     value, (number, *spread) = sort_value(cell), text_of(cell, Column("", column.digits)).split(" ± ")
     return {
         "tag": "th" if header else "td",

@@ -38,7 +38,7 @@ def as_rich(table: Table) -> rich_table.Table:
 
 
 def text_of(cell: Any, column: Column) -> str:
-    """A cell as people read it: "-1.741 ± 0.012", "94.2 %", or nothing for a gap."""
+    """Cell as text: "-1.741 ± 0.012", "94.2 %", or empty for a gap."""
     if cell is None or isinstance(cell, str | bool):
         return cell if isinstance(cell, str) else {None: "", True: "yes", False: "no"}[cell]
     values = cell if isinstance(cell, list | tuple) else [cell]
@@ -47,7 +47,7 @@ def text_of(cell: Any, column: Column) -> str:
 
 
 def blocks_of(table: Table) -> dict[Any, list[int]]:
-    """Numbers of the rows of each block, in the order in which blocks come; one block, None, without."""
+    """Row numbers of each block, in the order of the blocks; without blocks, all rows under None."""
     at = None if table.block is None else [column.name for column in table.columns].index(table.block)
     blocks: dict[Any, list[int]] = {}
     for number, row in enumerate(table.rows):
@@ -57,7 +57,7 @@ def blocks_of(table: Table) -> dict[Any, list[int]]:
 
 
 def best_cells(table: Table) -> set[tuple[int, int]]:
-    """Row and column of a block's best numbers, where a column has a better end; alike in print are equal."""
+    """Row and column of each block's best numbers, if the column has a better end; ties are as printed."""
     best = set()
     for place, column in enumerate(table.columns):
         sign, digits = {"low": 1, "high": -1}.get(column.better or "", 0), max(column.digits, 0)

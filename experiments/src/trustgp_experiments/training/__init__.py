@@ -1,1 +1,1 @@
-"""Networks that the studies need, and how they are trained."""
+"""Networks of the studies, and their training."""

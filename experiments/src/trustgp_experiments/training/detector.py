@@ -52,7 +52,7 @@ def rendered_scenes(n: int, held_out: int, workers: int) -> tuple[Scenes, Scenes
 
 
 def labels_of(pictures: Scenes) -> Labels:
-    """As transformers takes them."""
+    """Labels and boxes of the pictures in the format of transformers."""
     size = torch.tensor([pictures.images.shape[3], pictures.images.shape[2]])
     corners = [(boxes[:, :2] / size, boxes[:, 2:] / size) for boxes in pictures.boxes]
     relative = [torch.cat([(low + high) / 2, high - low], dim=1) for low, high in corners]
@@ -60,8 +60,8 @@ def labels_of(pictures: Scenes) -> Labels:
 
 
 def augmented(images: Tensor, labels: Labels, *, cells: bool) -> tuple[Tensor, Labels]:
-    """Pictures uint8 [n, 3, h, w] mirrored, with other brightness and contrast; cells also upside down and
-    enlarged, without boxes of which too little is left."""
+    """Pictures, uint8 [n, 3, h, w], mirrored, with changed brightness and contrast; cells also flipped
+    vertically and enlarged, without boxes of which less than `LEAST_SHARE` is left."""
     n, device = len(images), images.device
     sign = 1.0 - 2.0 * (torch.rand(n, 2, device=device) < 0.5)
     zoom, shift = torch.ones(n, 1, device=device), torch.zeros(n, 2, device=device)
@@ -161,7 +161,7 @@ def main() -> None:
 
 @torch.no_grad()
 def mean_loss(network, images: Tensor, labels: Labels) -> float:
-    """Over batches of pictures as `pixels` gives them."""
+    """Mean loss over pictures as `pixels` returns them, batch by batch."""
     losses = []
     for part in torch.arange(len(images)).split(100):
         targets = [{k: v.to(network.device) for k, v in labels[i].items()} for i in part.tolist()]
@@ -170,7 +170,7 @@ def mean_loss(network, images: Tensor, labels: Labels) -> float:
 
 
 def save(network, path: Path) -> None:
-    """In float16, whole or not at all."""
+    """Save the weights in float16, atomically."""
     state = {k: v.half() if v.is_floating_point() else v for k, v in network.state_dict().items()}
     with atomic_file(path) as temporary:
         save_file({k: v.contiguous().cpu() for k, v in state.items()}, temporary)

@@ -2,7 +2,7 @@
 
     python -m trustgp_experiments.training.detector_error_bar
 
-It takes 3,000 of the pictures that the detector was trained on, calibrates on 500 others of the same style,
+It fits to 3,000 of the pictures that the detector was trained on, calibrates on 500 others of the same style,
 and writes `weights/scenes.trustgp` of this package, 0.4 MB; about ten minutes on one core.
 """
 
@@ -26,13 +26,13 @@ FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a
 
 
 def rendered(n: int, seed: int) -> tuple[Tensor, list[BoxTargets]]:
-    """Pictures as the detector takes them, and what is in them."""
+    """Pictures as inputs of the detector, with their boxes and labels."""
     drawn = scenes(n, "carry", seed=seed)
     return pixels(drawn.images), list(map(BoxTargets, drawn.boxes, drawn.labels))
 
 
 def load_error_bar(path: Path = FILE) -> DetectionModel:
-    """The one that was fitted before; an error says how to fit it again."""
+    """Load the fitted error bar; an error explains how to fit it again."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; fit it with `{COMMAND}` (ten minutes).")
     try:

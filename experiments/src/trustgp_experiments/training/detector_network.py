@@ -1,4 +1,4 @@
-"""A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, made from nothing."""
+"""A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, trained from scratch."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .train import own_randomness
 CHANNELS = 112  # of the backbone's last stage
 SIZES = {"ffn_dim": 512, "attention_heads": 4}  # of encoder and decoder
 WEIGHTS = Path(__file__).parents[1] / "weights"
-TRAINED = {  # classes, queries, and how they were made
+TRAINED = {  # classes, queries, and options of the training
     "scenes": (2, 30, "--on scenes"),
     "scenes-1": (2, 30, "--on scenes --seed 1"),
     "scenes-2": (2, 30, "--on scenes --seed 2"),
@@ -50,7 +50,7 @@ class EfficientBackbone(nn.Module):
 
 
 def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
-    """A `ConditionalDetrForObjectDetection` with random weights; a query finds one thing at most."""
+    """A `ConditionalDetrForObjectDetection` with random weights; a query finds at most one object."""
     from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
 
     options: dict[str, Any] = {"out_features": ["stage2"]}
@@ -89,7 +89,7 @@ def trained(name: str) -> Any:
 
 
 def _start(network: nn.Module) -> None:
-    """Weights to learn from: those of the configurations are made to be replaced by trained ones."""
+    """Initialise weights for training: those of the configurations are meant to be loaded over."""
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.reset_parameters()
@@ -107,5 +107,5 @@ def _start(network: nn.Module) -> None:
 
 @torch.no_grad()
 def pixels(images: Tensor) -> Tensor:
-    """Pictures from 0 to 255 as the detector takes them, float32, shape [n, 3, height, width]."""
+    """Pictures from 0 to 255 as inputs of the detector, float32, shape [n, 3, height, width]."""
     return (images.float() - 128.0) / 64.0

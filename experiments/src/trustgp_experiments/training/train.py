@@ -1,4 +1,4 @@
-"""Networks of the demo and the studies, how they are trained (AdamW, one cycle, shuffles by seed) and run."""
+"""Networks of the demo and the studies, their training (AdamW, one cycle, shuffles by seed) and use."""
 
 import copy
 import time
@@ -24,7 +24,7 @@ from trustgp.tangents.network import as_matrix, call
 Activation = Callable[[], nn.Module]
 Layers = list[nn.Module]
 Loss = Callable[[Tensor, Tensor], Tensor]
-BatchLoss = Callable[[Tensor], Tensor]  # of rows [E, b], those of each member's batch, to a scalar
+BatchLoss = Callable[[Tensor], Tensor]  # from row numbers [E, b] of each member's batch to a scalar
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TrainingRecipe:
     learning_rate: float = 1e-3  # at the peak of the cycle
     weight_decay: float = 1e-5
     loss: Loss = mse_loss  # from outputs and targets of a batch to a scalar
-    constant: bool = False  # whether the learning rate stays as it is: no cycle
+    constant: bool = False  # whether the learning rate is constant, without a cycle
 
 
 def mlp(
@@ -44,8 +44,8 @@ def mlp(
 ) -> nn.Module:
     """A fully connected network, for example `mlp([21, 200, 200, 7], activation=nn.SiLU)`.
 
-    A Dropout layer behind each activation drops the share `dropout` of the units; 0: there is none. The seed
-    is that of the initial weights, with dropout or without; torch's global generators are left alone.
+    A Dropout layer after each activation drops the share `dropout` of the units; 0: there is none. The seed
+    fixes the initial weights, with dropout or without; torch's global generators are left unchanged.
     """
     if len(widths) < 2:
         raise ValueError(f"widths={list(widths)}; inputs and outputs are needed at least.")
@@ -61,9 +61,9 @@ def cnn(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> nn.Module:
-    """Convolutions 5 x 5 with stride 2 and ReLU, a hidden layer, logits: images [n, 1, size, size] to [n, C].
+    """Network of 5 x 5 convolutions, stride 2, ReLU, a hidden layer: images [n, 1, size, size] to [n, C].
 
-    Strides and no pooling, whose gradient on a GPU is not the same from run to run. See `mlp` for the rest.
+    It has strides, not pooling, whose gradient on a GPU varies from run to run. See `mlp` for the rest.
     """
 
     def groups() -> Iterator[Layers]:
@@ -103,9 +103,9 @@ def train(
 ) -> nn.Module:
     """A trained copy of the network, in eval mode; the network itself stays as it was.
 
-    Rows are [n, ...], the seed is that of the shuffling; a `device` that is None is where the network is. On
-    a GPU a step is recorded once and replayed, but for layers that cannot be (`record=False`). With
-    `progress` there is a bar in a terminal; `watch` is shown the network after every epoch. The recipe is a
+    Rows are [n, ...], the seed is that of the shuffling; a `device` of None is the network's. On a GPU a step
+    is recorded once and replayed; pass `record=False` for layers that do not allow this. `progress` shows a
+    bar in a terminal; `watch` is called with the network after every epoch. The recipe is a
     `TrainingRecipe`.
     """
     how = TrainingRecipe(**recipe)
@@ -132,8 +132,8 @@ def train_many(
     """Trained copies of networks of one architecture, all at once: the members of an ensemble.
 
     A step is one vectorised pass through stacked parameters; each member is trained as `train` would with its
-    seed. Not for networks that change their buffers while they train (batch normalisation). Seeds are of each
-    member's shuffling, None: 0, 1, 2, ...; for the rest see `train`.
+    seed. Networks that change buffers in training (batch normalisation) are not supported. Seeds are those of
+    each member's shuffling (None: 0, 1, 2, ...); for the rest see `train`.
     """
     how = TrainingRecipe(**recipe)
     seeds = list(range(len(networks))) if seeds is None else list(seeds)
@@ -162,7 +162,7 @@ def train_many(
 def _moved(
     networks: Sequence[nn.Module], inputs: Tensor, targets: Tensor, device: str | torch.device | None
 ) -> tuple[list[nn.Module], Tensor, Tensor]:
-    """Copies in training mode and the rows, where to train; None: where the first network is."""
+    """Copies in training mode and the rows, on `device` (None: that of the first network)."""
     place = next(networks[0].parameters()).device if device is None else torch.device(device)
     copies = [copy.deepcopy(network).to(place).train() for network in networks]
     return copies, inputs.to(place), targets.to(place)
@@ -180,7 +180,7 @@ def _descend(
     record: bool = True,
     each: Callable[[], None] | None = None,
 ) -> None:
-    """All epochs, with a shuffle of the rows for each seed; `each` is called after every one."""
+    """Run all epochs, with a shuffle of the rows for each seed; `each` is called after every epoch."""
     n, device = len(inputs), inputs.device
     free = [parameter for parameter in parameters if parameter.requires_grad]
     rate, decay = recipe.learning_rate, recipe.weight_decay
@@ -208,10 +208,10 @@ def _descend(
 def _gradients(
     optimiser: torch.optim.Optimizer, batch_loss: BatchLoss, *, record: bool
 ) -> Callable[[Tensor], None]:
-    """Fills the parameters' gradients for a batch; recorded on a GPU, once for each size of it.
+    """Function that fills the parameters' gradients for a batch; on a GPU recorded once per batch size.
 
     A step of a small network is some hundred kernels of microseconds; launching them one by one from Python
-    takes far longer than they run. The loss must not ask the GPU for a number on its way.
+    takes far longer than they run. The loss must not copy a number from the GPU.
     """
     records: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
     for parameter in optimiser.param_groups[0]["params"] if record else ():
@@ -233,10 +233,10 @@ def _gradients(
 
 
 def record_graph(call: Callable[[], Any], device: torch.device) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A call as a CUDA graph, and its output, which the graph writes again when it is replayed."""
+    """CUDA graph of a call, and its output, which every replay overwrites."""
     here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(here)
-    with torch.cuda.stream(aside):  # libraries set themselves up on the first calls, outside the record
+    with torch.cuda.stream(aside):  # libraries initialise in the first calls, which are not recorded
         for _ in range(3):
             call()
     here.wait_stream(aside)
@@ -247,7 +247,7 @@ def record_graph(call: Callable[[], Any], device: torch.device) -> tuple[torch.c
 
 
 def now(device: str | torch.device) -> float:
-    """The clock, in seconds, once all work on that device is done: on a GPU some may still be under way."""
+    """Clock time in seconds after all work on that device is done: on a GPU some may still be pending."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -255,14 +255,14 @@ def now(device: str | torch.device) -> float:
 
 @torch.no_grad()
 def run_network(network: nn.Module, inputs: Inputs) -> Tensor:
-    """The network's outputs as they are, shape [n] or [n, C], chunk by chunk on its own device."""
+    """Outputs of the network, shape [n] or [n, C], chunk by chunk on its own device."""
     place = next(network.parameters()).device
     inputs = to_device(as_inputs(inputs), place)
     return torch.cat([call(network, take(inputs, index)) for index in chunks(count(inputs), 8192)])
 
 
 def errors(outputs: Tensor, rows: Rows) -> Tensor:
-    """y - f(x) of outputs [n] or [n, C], of a network or of several on average, float64, shape [n, C]."""
+    """Errors y - f(x), float64, [n, C], of outputs [n] or [n, C] of a network or of several on average."""
     outputs, targets = as_matrix(outputs), rows.targets
     if outputs.shape != targets.shape:
         shapes = f"{tuple(outputs.shape)} but the validation targets are {tuple(targets.shape)}"
@@ -276,13 +276,13 @@ def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def valid_rows(inputs: Inputs, outputs: Tensor) -> Tensor:
-    """Which rows have finite inputs and outputs, bool, shape [n]."""
+    """Mask [n] of the rows with finite inputs and outputs."""
     finite = torch.isfinite(as_matrix(outputs)).all(dim=1)
     return finite_rows(as_inputs(inputs)).to(outputs.device) & finite
 
 
 def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
-    """A prediction without experts, whose mean [n] or [n, C] has this variance and noise [C]: no novelty."""
+    """Prediction without experts or novelty, from mean and variance [n] or [n, C] and a noise [C]."""
     valid, blank = valid_rows(inputs, mean), mean.new_zeros(len(mean))
     shape = (-1,) + (1,) * (mean.ndim - 1)
     return Prediction(
@@ -298,7 +298,7 @@ def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Pr
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Convolutions whose gradients on a GPU are the same from run to run inside; outside, as it was."""
+    """Make the gradients of convolutions on a GPU deterministic inside; restore the setting afterwards."""
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
@@ -309,10 +309,10 @@ def repeatable() -> Iterator[None]:
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeded weights and dropout inside; outside, torch's generators are as they were."""
+    """Seed torch's generators inside; restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        # not torch.manual_seed, which would also seed every GPU, and those are not given back
+        # not torch.manual_seed, which would also seed every GPU, and those are not restored
         torch.default_generator.manual_seed(seed)
         if devices:
             with torch.cuda.device(device):

@@ -9,7 +9,7 @@ from .graph import Graph
 
 
 class DenseGraph(nn.Module):
-    """The network, the rows of its positions, and `Graph` of these; answers have the shape of the output."""
+    """The network, the rows of its positions, and `Graph` of these rows; results are shaped as the output."""
 
     def __init__(self, model: DenseModel, example: Inputs, *, plain: bool) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class DenseGraph(nn.Module):
 
     @torch.no_grad()
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
-        """As `Graph.forward`, by position."""
+        """Outputs of `Graph.forward`, by position."""
         if self.flat:
             answers, lead = self.graph(inputs), ()
         else:

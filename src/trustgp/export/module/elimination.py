@@ -10,15 +10,15 @@ PANEL = 8  # rows that are eliminated one by one, between products with all earl
 
 
 def panels_of(size: int) -> list[tuple[int, int]]:
-    """The first row of each panel of a matrix, and the next panel's."""
+    """First row of each panel of a matrix, and the row after its last."""
     return [(start, min(start + PANEL, size)) for start in range(0, size, PANEL)]
 
 
 def inverse_products(panels: Sequence[Tensor]) -> Tensor:
     r""":math:`k^\top G^{-1} (k \; T)` of positive definite matrices G.
 
-    With :math:`G = L D L^\top` it computes the rows of :math:`U = D^{-1} L^{-1} (G \; k \; T)`. In G, as in
-    what is left of it, the columns below a pivot are the row beside it, so only rows are stored.
+    With :math:`G = L D L^\top` it computes the rows of :math:`U = D^{-1} L^{-1} (G \; k \; T)`. G and
+    what remains of it are symmetric: the column below a pivot is the row beside it, so only rows are stored.
 
     Args:
         panels: The rows of (G k T) from the diagonal on, by `panels_of`, shapes [n, b, p - start + 1 + C].
@@ -37,12 +37,12 @@ def inverse_products(panels: Sequence[Tensor]) -> Tensor:
 
 
 def _factors(unit: Tensor, diagonal: Tensor, size: int) -> Tensor:
-    """By which earlier rows of U are subtracted from the next ones, shape [n, size, i]."""
+    """Factors of the earlier rows of U that are subtracted from the next rows, shape [n, size, i]."""
     return unit[:, :, :size].mT * diagonal
 
 
 def _eliminated(rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Rows of U [n, 1, w] from those that earlier ones leave [n, b, w], and their part of D [n, 1, 1]."""
+    """Rows of U [n, 1, w] and their entries of D [n, 1, 1], from the rows that elimination left [n, b, w]."""
     units, pivots = [], []
     for i in range(size := rows.shape[1]):
         row, pivot = rows[:, :1], rows[:, :1, i : i + 1]

@@ -1,7 +1,7 @@
 """Gate, experts and witness as modules of plain tensor operations.
 
-An expert predicts k rows, or n times k rows with buffers of their own: [...] is empty or n. A row of zeros
-without weight, or a direction of zeros, adds nothing.
+An expert predicts k rows, or n batches of k rows with separate buffers: [...] is empty or n. Padding with a
+row of zeros of weight zero, or with a direction of zeros, adds nothing.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Stacked(nn.Module):
 
 
 class Chosen(nn.Module):
-    """A module of labels [n] and tensors of the rows, [n, ...] each: the prediction of expert `labels[i]` for
-    row i.
+    """A module that takes labels [n] and tensors of the rows, [n, ...] each, and returns the prediction of
+    expert `labels[i]` for row i.
 
     An expert takes tensors of its k rows and returns a tuple of tensors, [k, ...] each. Experts differ only
     in their buffers, whose sizes do not affect those of the results; no operation depends on k. With a batch
@@ -113,7 +113,7 @@ class RowExpert(nn.Module):
         self.pairs = sum(name.startswith("activations") for name in features)
         self.names = [f"features_{i}" for i in range(len(features))]
         for name, value in zip(self.names, features.values(), strict=True):
-            self.register_buffer(name, value.T.contiguous())  # transposed: a graph need not do it
+            self.register_buffer(name, value.T.contiguous())  # transposed here instead of in the graph
         self.register_buffer("whitening", posterior.whitening().T.contiguous())
         self.register_buffer("weights", posterior.weights.contiguous())
 
@@ -195,7 +195,7 @@ class SpanExperts(nn.Module):
 
 
 class GraphGate(nn.Module):
-    """Sends a row to the expert with the nearest centroid; see `gate.Gate`."""
+    """Assigns each row to the expert with the nearest centroid; see `gate.Gate`."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class GraphWitness(WitnessState):
 
     @classmethod
     def of(cls, state: WitnessState, example: Inputs) -> GraphWitness:
-        """The same witness."""
+        """GraphWitness of a witness; its caches are filled by a prediction of the example."""
         witness = cls(**{field.name: getattr(state, field.name) for field in fields(state)})
         _ = witness(example)  # fills the caches before the trace
         return witness
@@ -234,7 +234,7 @@ class GraphWitness(WitnessState):
     def _solved(
         self, points: Tensor, positions: Tensor, closest: Tensor, *, full: bool
     ) -> tuple[Tensor, Tensor]:
-        """As in the state, by elimination."""
+        """Mean and novelty as in `WitnessState`, by elimination."""
         p, targets = positions.shape[1], self.targets[positions].double()
         noise = self.ratio * torch.eye(p, dtype=torch.float64, device=points.device)
         kernels = self._kernels(points, self.points[positions], closest)
@@ -246,8 +246,8 @@ class GraphWitness(WitnessState):
         return mean, (1.0 - support).clamp(0.0, 1.0)
 
     def _kernels(self, points: Tensor, rows: Tensor, closest: Tensor) -> list[Tensor]:
-        """Between the nearest rows, in panels from the diagonal on, and, last, the point itself; as in the
-        state, from products where the kernel of far rows is 0."""
+        """Kernels of the nearest rows and, last, the point itself, in panels from the diagonal on; as in the
+        state, they are computed from products if the kernel of far rows is 0."""
         panels = panels_of(rows.shape[1])
         if not self.compact:
             rows = torch.where(closest.isinf()[:, :, None], PADDING, rows)

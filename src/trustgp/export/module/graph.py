@@ -34,7 +34,7 @@ from ...tangents.sketch import SketchMap
 from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
-# of a latent prediction: anew, since inductor cannot slice the expanded zeros of `Mixture.latent`
+# fields of a latent prediction, set here: inductor cannot slice the expanded zeros of `Mixture.latent`
 OTHERS: Sequence[str] = ("witness_mean", "witness_precision", "log_leverage", "log_noise", "log_stated")
 EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPosterior: SpanExperts}
 """The module of a mixture's experts, by the class of their posteriors."""
@@ -75,7 +75,7 @@ class RowMaker(nn.Module):
 
     @torch.inference_mode(False)
     def forward(self, inputs: Inputs) -> RowFeatures:
-        """As `strategies.layerwise`, all rows and all mixed outputs at once."""
+        """Features as in `strategies.layerwise`, for all rows and all mixed outputs at once."""
         n = count(inputs)
         into: Any = self.collector(n)
         with torch.enable_grad():
@@ -104,13 +104,13 @@ class DenseRows(DenseAccumulator):
     gradients: dict[str, Tensor]
 
     def empty(self, n: int) -> DenseRows:
-        """Another one for n rows."""
+        """An empty accumulator of the same columns for n rows."""
         other = copy.copy(self)
         other.values, other.gradients = self.values.new_zeros(n, *self.values.shape[1:]), {}
         return other
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """At a single position only the kept entries are multiplied."""
+        """Add outer products; at a single position only the kept entries are multiplied."""
         kept = self.slots[name][1]
         if kept is None or left.shape[2] * left.shape[3] > 1:
             super().outer(name, left, right)
@@ -137,7 +137,7 @@ class GraphMixture(nn.Module):
         self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
 
     def raw(self, inputs: Inputs, features: Any = None) -> LatentPrediction:
-        """The predictions of the experts that the gate selects; given features are not computed."""
+        """Predictions of the experts that the gate selects; features are computed unless they are given."""
         features, mixture = self.features(inputs) if features is None else features, self.mixture
         labels = self.gate(features)
         moments, amplitude = self.experts(features, labels)

@@ -1,1 +1,1 @@
-"""ONNX files: from a graph of torch operations, and in onnxruntime."""
+"""ONNX files: written from a graph of torch operations, and run in onnxruntime."""

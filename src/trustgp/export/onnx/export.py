@@ -39,17 +39,17 @@ def export_onnx(
     """Write the network and its error bar to one self-contained ONNX file, for any number of rows.
 
     Its outputs are mean, variance, corrected, corrected_variance, novelty, expert, valid and score; is_novel
-    if `model.threshold` was called, and probabilities of a classifier. Those of a detector are listed in
+    if `model.threshold` was called, and probabilities for a classifier. Those of a detector are listed in
     `trustgp.detection.export.DetectorGraph`, for all queries. The file is written only if onnx accepts it and
     onnxruntime computes the same as `model.predict`. Returns the path.
 
     Args:
         model: The fitted model, an `UncertaintyModel` or a `DetectionModel`; it is not changed.
-        path: Of the file.
+        path: The file to write.
         example_inputs: A few rows, or pictures, as the network takes them.
-        input_names, input_units: Of the numbers of a row, such as "q1" and "rad"; part of the metadata.
-        output_names, output_units: Of the network's outputs, likewise.
-        calibration_date: Part of the metadata.
+        input_names, input_units: For each number of a row, such as "q1" and "rad"; part of the metadata.
+        output_names, output_units: For each output of the network, likewise.
+        calibration_date: Date of the calibration; part of the metadata.
 
     Raises:
         ExportError: When the model cannot be exported; the message names the layer.
@@ -90,7 +90,7 @@ class OnnxRunner:
         self.metadata = MappingProxyType(dict(metadata))
         self.input_names = tuple(tensor.name for tensor in session.get_inputs())
         self.output_names = tuple(tensor.name for tensor in session.get_outputs())
-        # such as tensor(int64); onnxruntime has names of its own for two
+        # types such as tensor(int64); onnxruntime has names of its own for two
         names = (tensor.type.removeprefix("tensor(").removesuffix(")") for tensor in session.get_inputs())
         other = {"float": "float32", "double": "float64"}
         self._types = tuple(np.dtype(other.get(name, name)) for name in names)
@@ -106,17 +106,17 @@ class OnnxRunner:
 
 
 def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner | Any:
-    """Open a file of `export_onnx` in onnxruntime; that of a detector is an `ExportedDetector`.
+    """Open a file of `export_onnx` in onnxruntime; a detector's file opens as an `ExportedDetector`.
 
     The file must be undamaged (its SHA-256 detects damage, not attackers), self-contained, and hold standard
     operations only.
 
     Args:
         path: The file; a link is refused.
-        threads: Of onnxruntime.
+        threads: Number of threads of onnxruntime.
 
     Raises:
-        ArtifactError: A ValueError with the fault of the file.
+        ArtifactError: A ValueError that describes the fault of the file.
 
     Examples:
         >>> path = trustgp.export_onnx(model, "arm.onnx", inputs[:2])
@@ -131,7 +131,7 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner | Any:
 
 
 def load_runner(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:
-    """The bytes of a file of any model in onnxruntime; `where` is its name in messages."""
+    """Open the bytes of a file of any model in onnxruntime; `where` is its name in messages."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -149,7 +149,7 @@ def load_runner(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:
 
 
 def _validated(content: bytes, where: str) -> dict[str, str]:
-    """The metadata of a file that may be run, without the prefix of the names."""
+    """Metadata of a file, with names without the prefix. Raise ArtifactError if it must not be run."""
     import onnx
 
     model = onnx.load_model_from_string(content)
@@ -177,7 +177,7 @@ def _validated(content: bytes, where: str) -> dict[str, str]:
 
 
 def _graphs(graph: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The graph and those inside its operations, each with its constants, also those in operations."""
+    """Yield the graph and those nested in it, each with its constants, including those in operations."""
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     sparse = [tensor for pair in graph.sparse_initializer for tensor in (pair.values, pair.indices)]
     inline = [tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)]

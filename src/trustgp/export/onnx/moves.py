@@ -11,12 +11,12 @@ from ..trace.trace import ENDLESS
 from .writer import Translation, Writer, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
-MAX_FIRST = 64  # of a dimension; rows, of which there may be any number, are at least 1,009 in a trace
+MAX_FIRST = 64  # size of a short dimension; the batch, of any size, is traced with at least 1,009 rows
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 
 
 def _axes(x: Node, dims: Any) -> list[int]:
-    """Dimensions of a tensor, counted from 0; None: all."""
+    """Dimensions of a tensor, counted from 0; all for None."""
     rank = len(shape_of(x))
     if dims is None or dims == []:
         return list(range(rank))
@@ -24,14 +24,14 @@ def _axes(x: Node, dims: Any) -> list[int]:
 
 
 def _reshape(w: Writer, n: Any, x: Any, sizes: Any) -> str:
-    """A single size that depends on the batch is inferred."""
+    """Reshape; a single size that depends on the batch is inferred."""
     if -1 not in sizes and sum(isinstance(size, Node) for size in sizes) == 1:
         sizes = [-1 if isinstance(size, Node) else size for size in sizes]
     return w.op("Reshape", w.tensor(x), w.shape(sizes))
 
 
 def _expand(w: Writer, n: Any, x: Any, sizes: Any, *_: Any) -> str:
-    """Nothing is written where every use broadcasts it anyway, to the shape of another argument."""
+    """Expand; omitted if every use broadcasts it anyway, to the shape of another argument."""
 
     def broadcasts(user: Any) -> bool:
         others = [a for a in user.args if isinstance(a, Node) and a is not n]
@@ -71,7 +71,7 @@ def _split(w: Writer, n: Any, x: Any, sizes: Any, axis: int) -> tuple[str, ...]:
 
 
 def _index(w: Writer, n: Any, x: Any, given: Any) -> str:
-    """By integer index tensors of adjacent dimensions, which are flattened into one."""
+    """Gather by integer index tensors of adjacent dimensions, which are flattened into one."""
     indices = [(axis, i) for axis, i in enumerate(given) if i is not None]
     axes = [axis for axis, _ in indices]
     require_supported(axes == list(range(axes[0], axes[0] + len(axes))))
@@ -87,19 +87,19 @@ def _index(w: Writer, n: Any, x: Any, given: Any) -> str:
 
 
 def _copy(w: Writer, n: Any, x: Any, source: Any, *_: Any) -> str:
-    """The second argument instead of the first."""
+    """The second argument, in the type of the first."""
     require_supported(shape_of(x) == shape_of(source))
     return w.tensor(source, dtype_of(x))
 
 
 def _pad(w: Writer, n: Any, x: Any, sides: Any, value: float) -> str:
-    """torch counts the sides from the last dimension on, pair by pair; ONNX all starts, then all ends."""
+    """Pad: torch lists sides in pairs from the last dimension on, ONNX lists all starts, then all ends."""
     whole = [*sides, *[0] * (2 * len(shape_of(n)) - len(sides))]
     return w.op("Pad", w.tensor(x), w.integers(whole[-2::-2] + whole[::-2]), w.constant(value, dtype_of(n)))
 
 
 def _reduced(kind: str, w: Writer, n: Any, *given: Any, through: torch.dtype | None = None) -> str:
-    """Over some dimensions, or all; booleans as numbers of the type `through`."""
+    """Reduction over some dimensions, or all; booleans are reduced as numbers of the type `through`."""
     named = {a.name: value for a, value in zip(n.target._schema.arguments, given, strict=True)}
     axes, keep = w.integers(_axes(given[0], named.get("dim"))), int(named.get("keepdim", False))
     result = w.op(kind, w.tensor(given[0], through or dtype_of(n)), axes, keepdims=keep)
@@ -107,7 +107,7 @@ def _reduced(kind: str, w: Writer, n: Any, *given: Any, through: torch.dtype | N
 
 
 def _sum(w: Writer, n: Any, x: Any, *given: Any) -> str:
-    """Along a short first dimension by a product with ones, up to four times as fast in onnxruntime."""
+    """Sum; along a short first dimension by a product with ones, up to four times as fast in onnxruntime."""
     first, *others = shape_of(x) or [0]
     lines = _axes(x, given[0] if given else None) == [0] and shape_of(n) == others != []
     if not (lines and first <= MAX_FIRST and dtype_of(n).is_floating_point):
@@ -124,7 +124,7 @@ def _best(kind: str, w: Writer, n: Any, x: Any, axis: int | None, keep: bool) ->
 
 
 def _largest(w: Writer, n: Any, x: Any, axis: int, keep: bool) -> tuple[str, str]:
-    """Along a dimension: the value, and its place."""
+    """Maximum along a dimension, and its index."""
     values = w.op("ReduceMax", w.tensor(x), w.integers(_axes(x, axis)), keepdims=int(keep))
     return values, w.op("ArgMax", w.tensor(x), axis=axis, keepdims=int(keep))
 
@@ -153,7 +153,7 @@ def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any, *_: Any)
 
 
 def _index_select(w: Writer, n: Any, x: Any, axis: int, index: Any) -> str:
-    """By slices where a constant index is a range or a cyclic shift: onnxruntime copies each number alone."""
+    """Gather; slices if a constant index is a range or cyclic shift, since Gather copies numbers singly."""
     indices = index.meta["val"]
     if index.op == "get_attr" and type(indices) is torch.Tensor and len(indices) > 1:
         cuts = [0, *((indices.diff() != 1).nonzero().flatten() + 1).tolist(), len(indices)]

@@ -1,4 +1,4 @@
-"""The operations of aten in ONNX: elementwise ones, products, pools, and with `moves` all others."""
+"""Operations of aten in ONNX: elementwise ones, products, pools, and with `moves` all others."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater"
 
 
 def _apply(kind: str, dtype: Callable[[Any], torch.dtype] = dtype_of) -> Translation:
-    """An operation of the same arguments, all cast to one type, by default that of the result."""
+    """Translation to an operation of the same arguments, cast to one type, by default that of the result."""
     return lambda w, n, *_: w.op(kind, *(w.tensor(a, dtype(n)) for a in n.args))
 
 
@@ -53,7 +53,7 @@ def _power(w: Writer, n: Any, base: Any, exponent: Any) -> str:
 
 
 def _clamp(w: Writer, n: Any, x: Any, low: Any, high: Any) -> str:
-    """By Max and Min, which propagate NaN and accept a limit of any shape."""
+    """Clamp by Max and Min, which propagate NaN and accept a limit of any shape."""
     result = w.tensor(x, dtype_of(n))
     for kind, limit in (("Max", low), ("Min", high)):
         result = result if limit is None else w.op(kind, result, w.tensor(limit, dtype_of(n)))
@@ -62,7 +62,7 @@ def _clamp(w: Writer, n: Any, x: Any, low: Any, high: Any) -> str:
 
 def _elu(w: Writer, n: Any, x: Any, alpha: float, scale: float, inner: float) -> str:
     require_supported(inner == 1)
-    return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has one
+    return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has a scale
 
 
 def _log1p_expm1(kind: str, w: Writer, n: Any, given: Any) -> str:
@@ -73,7 +73,7 @@ def _log1p_expm1(kind: str, w: Writer, n: Any, given: Any) -> str:
 
 
 def _product(w: Writer, n: Any, *both: Any) -> str:
-    """A B; in float64 by Einsum where one is transposed, which onnxruntime 1.23 fuses and cannot run."""
+    """Product A B; in float64 by Einsum if one is transposed: onnxruntime 1.23 fuses and cannot run these."""
     if dtype_of(n) == torch.float64 and any(_is_transposed(factor) for factor in both):
         b = "abcdefgh"[: len(shape_of(n)) - 2]
         return w.op("Einsum", *map(w.tensor, both), equation=f"{b}ij,{b}jk->{b}ik")
@@ -87,7 +87,7 @@ def _is_transposed(node: Any) -> bool:
 
 
 def _product_with_vector(w: Writer, n: Any, matrix: Any, vector: Any) -> str:
-    """A v; v A for a transposed matrix, which saves the transposition."""
+    """Product A v; v B for a transposed matrix A = B^T, which saves the transposition."""
     if isinstance(matrix, Node) and matrix.target is aten.permute.default:
         return w.op("MatMul", w.tensor(vector), w.tensor(matrix.args[0]))
     return w.op("MatMul", w.tensor(matrix), w.tensor(vector))
@@ -109,7 +109,7 @@ def _convolution(w: Writer, n: Any, *_: Any) -> str:
 
 
 def _max_pool(w: Writer, n: Any, inputs: Any, kernel, stride, padding, dilation, ceil) -> tuple[str, str]:
-    """Values, and their indices in their plane: ONNX counts through all planes."""
+    """Max pool: values, and their indices in their plane, as ONNX counts through all planes."""
     x, indices, sides = w.tensor(inputs), "", shape_of(inputs)[2:]
     window = _window(n, stride or kernel, padding, kernel_shape=kernel, dilations=dilation)
     if any(user.args[1] == 1 for user in n.users):
@@ -130,7 +130,7 @@ def _average_pool(w: Writer, n: Any, x: Any, kernel, stride, padding, ceil, coun
 
 
 def _batch_norm(w: Writer, n: Any, x: Any, weight, bias, mean, variance, *others) -> tuple[str, str, str]:
-    """With the statistics that it holds."""
+    """Batch normalisation with its stored statistics."""
     *training, _, epsilon = others
     require_supported(not any(training))
     ones = torch.ones(shape_of(x)[1], dtype=dtype_of(x))

@@ -1,4 +1,4 @@
-"""From a graph of aten operations to an ONNX model."""
+"""Translation of a graph of aten operations to an ONNX model."""
 
 import operator
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def to_onnx(module: GraphModule, names: Sequence[str]) -> Any:
 
 
 def _fill(writer: Writer, module: GraphModule) -> Any:
-    """Write the operations of a module whose inputs are already named; returns the names of its outputs."""
+    """Write the operations of a module whose inputs are already named; return the names of its outputs."""
     for node in module.graph.nodes:
         if node.op == "get_attr":
             writer.values[node] = writer.constant(getattr(module, node.target))
@@ -97,7 +97,7 @@ def _choose(w: Writer, n: Any) -> tuple[str, ...]:
     choice, body, helper = CHOICES[key], Writer(f"{w.prefix}choice{key}_"), w.helper
     buffers = [dict(expert.named_buffers()) for expert in choice.experts]
     trace = make_fx(partial(functional_call, choice.experts[0]), table(), tracing_mode="fake")
-    module = simplify(trace(buffers[0], tuple(choice.example)))  # of its buffers and the vectors
+    module = simplify(trace(buffers[0], tuple(choice.example)))  # a function of its buffers and the vectors
     distinct = w.op("Unique", w.tensor(labels))
     number, ahead, further = (f"{body.prefix}{name}" for name in ("number", "ahead", "further"))
     inputs = [helper.make_tensor_value_info(number, TYPES[torch.int64], [])]

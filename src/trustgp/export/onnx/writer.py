@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-TYPES = {  # of torch and of ONNX
+TYPES = {  # torch types and their numbers in ONNX
     torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7,
     torch.bool: 9, torch.float16: 10, torch.float64: 11,
 }  # fmt: skip
 Translation = Callable[..., Any]  # of a writer, a node and its arguments: a name of its result, or names
-MAX_SHARED_SIZE = 64  # of constants that are compared, so that equal ones are stored once
+MAX_SHARED_SIZE = 64  # size of constants up to which equal ones are stored once
 
 
 class Writer:
-    """Nodes, constants, and the name of each traced value; prefixes keep them apart from an outer graph's."""
+    """Nodes, constants, and the name of each traced value; a prefix separates names from an outer graph's."""
 
     def __init__(self, prefix: str = "") -> None:
         from onnx import helper, numpy_helper
@@ -29,7 +29,7 @@ class Writer:
         self._done: dict[tuple, str | list[str]] = {}
 
     def op(self, kind: str, *given: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add an operation; the name of its result, or names where there are several."""
+        """Add an operation and return the name of its result, or a list of names if there are several."""
         key = (kind, given, outputs, repr(sorted(attributes.items())))
         if key not in self._done:
             names = [f"{self.prefix}{kind.lower()}_{len(self.nodes)}_{i}" for i in range(outputs)]
@@ -38,7 +38,7 @@ class Writer:
         return self._done[key]
 
     def constant(self, value: Any, dtype: torch.dtype | None = None) -> str:
-        """The name of a constant; small equal ones are the same."""
+        """Name of a constant, which is added; small equal constants are stored once."""
         tensor = torch.as_tensor(value, dtype=dtype).detach().cpu()
         array = tensor.contiguous().numpy()
         name, first = f"{self.prefix}constant_{len(self.constants)}", None
@@ -49,7 +49,7 @@ class Writer:
         return first or name
 
     def integers(self, values: Sequence[int]) -> str:
-        """A list of integers, for shapes and axes."""
+        """Name of a constant list of integers, for shapes and axes."""
         return self.constant(list(values), torch.int64)
 
     def tensor(self, value: Any, dtype: torch.dtype | None = None) -> str:
@@ -60,11 +60,11 @@ class Writer:
         return name if dtype is None or dtype == dtype_of(value) else self.cast(name, dtype)
 
     def cast(self, name: str, dtype: torch.dtype) -> str:
-        """The same values in another type."""
+        """Name of these values in another type."""
         return self.op("Cast", name, to=TYPES[dtype])
 
     def shape(self, sizes: Sequence[Any]) -> str:
-        """Sizes as one vector; those that depend on the batch are nodes."""
+        """Name of a vector of sizes; those that depend on the batch are nodes."""
         if not any(isinstance(size, Node) for size in sizes):
             return self.integers(sizes)
         parts = [self.values[size] if isinstance(size, Node) else self.integers([size]) for size in sizes]
@@ -72,17 +72,17 @@ class Writer:
 
 
 def shape_of(node: Any) -> list[int]:
-    """As traced, with `batch_prime` for the number of rows."""
+    """Shape as traced, with `batch_prime` for the number of rows."""
     return list(node.meta["val"].shape)
 
 
 def dtype_of(value: Any) -> torch.dtype:
-    """Of a node."""
+    """Type of a node's tensor."""
     return value.meta["val"].dtype
 
 
 def arguments(node: Any) -> Sequence[Any]:
-    """All arguments of an operation in their order, with the defaults of aten's."""
+    """All arguments of an operation in order, with the defaults of aten."""
     if not hasattr(node.target, "_schema"):
         return node.args
     declared = enumerate(node.target._schema.arguments)
@@ -91,6 +91,6 @@ def arguments(node: Any) -> Sequence[Any]:
 
 
 def require_supported(condition: bool) -> None:
-    """Raise for arguments with which ONNX lacks the operation."""
+    """Raise NotImplementedError unless ONNX has the operation for these arguments."""
     if not condition:
         raise NotImplementedError

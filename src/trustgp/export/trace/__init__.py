@@ -1,1 +1,1 @@
-"""From Python code to one graph of torch operations."""
+"""Tracing of Python code to one graph of torch operations."""

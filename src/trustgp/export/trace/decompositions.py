@@ -25,13 +25,13 @@ TORCH_DECOMPOSES = """
 
 
 def layer_norm(x: Tensor, shape: Sequence[int], weight, bias, epsilon: float) -> tuple[Tensor, ...]:
-    """The rows, standardised along their last dimensions; their mean, and the inverse of their deviation."""
+    """Rows standardised along their last dimensions, their means, and their inverse standard deviations."""
     rows, mean, inverse = _standardised(x, list(range(-len(shape), 0)), epsilon)
     return _with_gain(rows, weight, bias), mean, inverse
 
 
 def group_norm(x: Tensor, weight, bias, rows: int, channels: int, size: int, groups: int, epsilon: float):
-    """The same for groups of channels, with means and inverse deviations of shape [n, groups]."""
+    """Rows standardised by groups of channels, with means and inverse deviations of shape [n, groups]."""
     values, mean, inverse = _standardised(x.reshape(rows, groups, channels // groups * size), [-1], epsilon)
     shape = (channels, *[1] * (x.ndim - 2))
     gain = [None if value is None else value.reshape(shape) for value in (weight, bias)]
@@ -72,7 +72,7 @@ def convolution_backward(
 
 
 def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
-    """Each gradient goes to the index in the last argument."""
+    """Gradient of the input: each value is added at its index, which is in the last argument."""
     first = 2 if len(options) == 1 else inputs.ndim - len(options[0])  # of the pooled dimensions
     flat = grad.new_zeros(inputs.shape).flatten(first)
     return flat.scatter_add(first, options[-1].flatten(first), grad.flatten(first)).reshape(inputs.shape)
@@ -91,14 +91,14 @@ def average_pool_backward(grad: Tensor, inputs: Tensor, kernel, stride, padding,
 
 
 def _averages(start: Tensor, end: Tensor, size: int, count: int | None = None) -> Tensor:
-    """The weights of `size` positions in each of m windows, shape [m, size], from their ends [m, 1]."""
+    """Weights of `size` positions in each of m windows [m, size], from their starts and ends [m, 1]."""
     position = torch.arange(size)
     inside = ((position >= start) & (position < end)).double()
     return inside / (count or inside.sum(dim=1, keepdim=True))
 
 
 def _adaptive(inputs: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """The windows of an adaptive average along the last two sides, shape [count, size] each."""
+    """Weights of an adaptive average in each window along the last two sides, shape [count, size] each."""
     sides = []
     for size, windows in zip(inputs.shape[-2:], counts, strict=True):
         number = torch.arange(windows)[:, None]
@@ -108,19 +108,19 @@ def _adaptive(inputs: Tensor, counts: Sequence[int]) -> list[Tensor]:
 
 
 def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
-    """A X B^T with the averages of each side."""
+    """Adaptive average pool A X B^T, with the weights A and B along each side."""
     left, right = _adaptive(inputs, sizes)
     return torch.matmul(torch.matmul(left, inputs), right.T)
 
 
 def adaptive_average_backward(grad: Tensor, inputs: Tensor) -> Tensor:
-    """A^T G B."""
+    """Gradient A^T G B of the adaptive average pool."""
     left, right = _adaptive(inputs, grad.shape[-2:])
     return torch.matmul(torch.matmul(left.T, grad), right)
 
 
 def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
-    """A max pool, if all windows have one size."""
+    """Adaptive max pool as a plain max pool, if all windows have one size."""
     if any(inputs.shape[-2 + i] % sizes[i] for i in range(2)):
         return NotImplemented
     kernel = [inputs.shape[-2 + i] // sizes[i] for i in range(2)]
@@ -128,12 +128,12 @@ def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
 
 
 def smaller(x: Tensor, y: Tensor) -> Tensor:
-    """The smaller number, and where one is NaN the other: torch.fmin."""
+    """Smaller number, or the other one where one is NaN: torch.fmin."""
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
 
 
 def euclidean(x: Tensor, y: Tensor, p: float, _: Any) -> Any:
-    """Distances [..., n, m] of [..., n, d] and [..., m, d]."""
+    """Euclidean distances [..., n, m] between [..., n, d] and [..., m, d]."""
     return (x[..., None, :] - y[..., None, :, :]).square().sum(dim=-1).sqrt() if p == 2 else NotImplemented
 
 

@@ -32,9 +32,9 @@ MAX_FOLDED_BYTES = 2**16  # of a folded constant; a larger one may not exceed it
 def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphModule:
     """The model as a graph of aten operations; it takes the `data.trees.leaves` of the inputs.
 
-    It holds the network, its gradients, gate, experts, witness and calibration, and computes
+    It contains the network, its gradients, gate, experts, witness and calibration, and computes
     `Graph.forward`, for any number of rows; for a detector see `DetectorGraph.forward`. The model's own code
-    is traced, on example inputs of at least one row; `plain`: with aten operations only, else
+    is traced, on example inputs of at least one row. With `plain` it has aten operations only; otherwise
     `trustgp::choose` selects experts.
     """
     source = export_source(model)
@@ -65,7 +65,7 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
 
 
 def _any_batch(module: GraphModule, rows: int) -> None:
-    """Replace this number of rows, and multiples of it, by the size of the first input; in place."""
+    """Replace, in place, the size `rows` by that of the first input, and multiples of it by its multiples."""
     graph = module.graph
     placeholders = list(graph.find_nodes(op="placeholder"))
     with graph.inserting_after(placeholders[-1]):
@@ -90,8 +90,8 @@ def _any_batch(module: GraphModule, rows: int) -> None:
 
 
 def simplify(module: GraphModule) -> GraphModule:
-    """The same function without probes, copies, repeated operations and unused tensors; in place. Of several
-    passes through the network, for its output and for each kernel's gradients, one remains."""
+    """Remove probes, copies, repeated operations and unused tensors, in place. Of several passes through the
+    network, for its output and for each kernel's gradients, one remains."""
     for node in module.graph.find_nodes(op="get_attr"):
         node.meta.setdefault("val", getattr(module, node.target))  # which torch 2.6 leaves out
     for step in (_deduplicate, _drop_identities, _deduplicate, _fold_constants, _deduplicate):
@@ -116,7 +116,7 @@ def _drop_identities(module: GraphModule) -> None:
 
 
 def _identity(node: Any) -> Node | None:
-    """The argument that the operation returns unchanged, if any."""
+    """Argument that the operation returns unchanged, if there is one."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node):
         return None
@@ -145,7 +145,7 @@ def _alike(node: Any, other: Any) -> bool:
 
 
 def _fold_constants(module: GraphModule) -> None:
-    """Compute what does not depend on the inputs."""
+    """Replace operations that do not depend on the inputs by their results."""
     constants: dict = {n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")}
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if (value := _constant(node, constants)) is not None:
@@ -160,7 +160,7 @@ def _fold_constants(module: GraphModule) -> None:
 
 
 def _constant(node: Any, constants: dict[Node, Any]) -> Any:
-    """The result of an operation on constants; None: its arguments are none, or it is too large."""
+    """Result of an operation on constants; None if an argument is not constant or the result is too large."""
     inputs = node.all_input_nodes
     if any(n not in constants for n in inputs) or not (inputs or node.target in CREATORS):
         return None
@@ -177,7 +177,7 @@ def _deduplicate(module: GraphModule) -> None:
         if node.op not in ("get_attr", "call_function"):
             continue
         target = id(getattr(module, node.target)) if node.op == "get_attr" else node.target
-        # as texts: 1, 1.0 and True differ; the name of a node is its own
+        # as texts: 1, 1.0 and True differ; names of nodes are unique
         same = first.setdefault((target, repr(node.args), repr(sorted(node.kwargs.items()))), node)
         if same is not node:
             node.replace_all_uses_with(same)

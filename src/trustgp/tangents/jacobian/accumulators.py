@@ -1,4 +1,4 @@
-"""Collectors of gradients: their interface, and one of dense gradient rows or selected columns."""
+"""Collectors of gradients: the interface, and a collector of dense rows or of selected columns."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ class Collector(Protocol):
     """Receives the gradients of n rows and K mixed outputs by parameter, and sums those of one parameter."""
 
     def part(self, rows: slice, mixed: slice) -> Self:
-        """A view for a part of the rows and mixed outputs; itself where it accepts any."""
+        """View of the collector for a part of the rows and mixed outputs; by default the collector itself."""
         return self
 
     def room(self, size: int) -> int:
-        """Numbers of working memory a row for an outer product of `size` numbers."""
+        """Working memory per row, in numbers, for an outer product of `size` numbers."""
         return size
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """Inputs or signals of a layer, projected along the channels (`axis`, in groups), which are the
-        "left" (first) or "right" side of the weight; unchanged by default."""
+        """Inputs or signals of a layer, projected along the channels (`axis`, in groups), which belong to
+        the "left" (first) or "right" side of the weight; unchanged by default."""
         return values
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i] (one K may be 1) for a [g * o, i]."""
+        """Add sum_t left_t right_t^T of a [g * o, i]: [n, K, g, t, o] and [n, K, g, t, i], one K is 1."""
         self.add(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        """sum_t of value_t [n, K, t, d] in row index_t [n, t] of a [v, d]."""
+        """Add sum_t of value_t [n, K, t, d] in row index_t [n, t] of a table [v, d]."""
 
     def plain(self, name: str, value: Tensor) -> None:
-        """The gradient itself, [n, K, ...]."""
+        """Add the gradient itself, [n, K, ...]."""
         self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
-        """The gradient of projected inputs and signals, [n, K, ...]."""
+        """Add the gradient of projected inputs and signals, [n, K, ...]."""
 
 
 class DenseAccumulator(Collector):
@@ -73,15 +73,15 @@ class DenseAccumulator(Collector):
         self.put(name, value if kept is None else value[:, :, kept])
 
     def put(self, name: str, value: Tensor) -> None:
-        """The gradient of the kept entries, [n, K, ...]."""
+        """Add the gradient of the kept entries, [n, K, ...]."""
         self.values[:, :, self.slots[name][0]] += value
 
     def rows(self) -> Tensor:
-        """For each mixed output in turn, the kept parameters, [n, K * d]."""
+        """Gradient rows [n, K * d]: the kept parameters for each mixed output in turn."""
         return self.values.flatten(1)
 
     def agreeing(self, other: DenseAccumulator, names: Container[str]) -> list[str]:
-        """The parameters, among `names`, whose gradients are the same to rounding."""
+        """Parameters among `names` whose gradients are the same up to rounding."""
         # loose: parts of a network may compute in lower precision; errors are far larger
         tolerance, floor = (1e-5, 1e-9) if self.values.dtype == torch.float64 else (1e-2, 1e-4)
         minimum, same = floor * _size(self.values), []
@@ -98,7 +98,7 @@ def _size(values: Tensor) -> float:
 
 
 def products(left: Tensor, right: Tensor) -> Tensor:
-    """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i], one K may be 1, give [n, K, g, o, i]."""
+    """Sum of left_t right_t^T over t [n, K, g, o, i], of [n, K, g, t, o] and [n, K, g, t, i]; one K is 1."""
     mixed, wide, long = max(left.shape[1], right.shape[1]), left.shape[4], right.shape[4]
     if mixed == 1:
         return left.mT @ right

@@ -31,7 +31,7 @@ class Layout:
     """Where the rows are in a layer's input and output."""
 
     axis: int = 0  # the dimension
-    inner: bool = False  # of a dimension of rows times positions: whether the rows vary fastest
+    inner: bool = False  # whether the rows vary fastest in a dimension of rows times positions
 
     def rows(self, tensor: Tensor, n: int, *, skip: int = 0) -> Tensor:
         """The tensor as [n, positions, ...]; the first `skip` dimensions stay in front."""
@@ -47,7 +47,7 @@ class Layout:
 
 
 def layout_of(few: Sequence[tuple[int, ...]], more: Sequence[tuple[int, ...]]) -> Layout | None:
-    """Where the rows are, from a layer's shapes for two and for three rows; None: in no dimension."""
+    """Layout of the rows, from a layer's shapes for two and for three rows; None if no dimension has rows."""
     layouts = set()
     for two, three in zip(few, more, strict=True):
         axes = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
@@ -69,7 +69,7 @@ class LayerKind:
     gradient: Callable[[Signals, Collector], None]  # passes a layer's gradients to a collector
     arguments: tuple[str, ...]  # names of the operation's arguments, in order
     applies: Callable[[Mapping[str, Any]], bool] = lambda given: True  # whether a call has this gradient
-    # of an elementwise layer, output = weight * x + bias: computes x from the operation and its arguments
+    # for an elementwise layer, output = weight * x + bias: computes x from the operation and its arguments
     factor: Callable[[Callable, Mapping[str, Any]], Tensor] | None = None
     channels: int = -1  # the dimension of the channels
     transposed: bool = False  # whether the first dimension of the weight is that of the input
@@ -86,7 +86,7 @@ class LayerKind:
         return self.factor is None and self.gradient is not lookup and "input" in self.arguments
 
     def vectors(self, inputs: Tensor) -> Tensor:
-        """The channels of a layer's input, means over its positions, shape [n, d]."""
+        """Channels [n, d] of a layer's input, averaged over its positions."""
         if inputs.ndim == 2:
             return inputs
         return inputs.flatten(2).mean(dim=2) if self.channels == 1 else inputs.flatten(1, -2).mean(dim=1)
@@ -96,7 +96,7 @@ class LayerKind:
         return self.gradient.__name__ + (", transposed" if self.transposed else "")
 
     def sides(self) -> tuple[str, str]:
-        """The sides of the weight that belong to the input and to the signal."""
+        """Sides of the weight that belong to the input and to the signal."""
         return ("left", "right") if self.transposed else ("right", "left")
 
 
@@ -105,36 +105,36 @@ class LayerCall:
     """One application of a layer."""
 
     kind: LayerKind
-    weight_name: str | None  # its parameters, where they were chosen
+    weight_name: str | None  # names of its parameters; None if not chosen
     bias_name: str | None
-    input: Tensor  # of an elementwise layer what its weight is multiplied by
+    input: Tensor  # for an elementwise layer, the factor of its weight
     given: Mapping[str, Any]  # its other arguments, by name
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
-        """Identifies the layer."""
+        """Identity of the layer: its kind and parameters."""
         return self.kind.name, self.weight_name, self.bias_name
 
     @property
     def layer(self) -> str:
-        """Its name."""
+        """Name of the layer."""
         return (self.weight_name or self.bias_name or "").rpartition(".")[0]
 
     def restricted(self, names: Container[str | None]) -> LayerCall:
-        """The call with these parameters only."""
+        """Copy of the call, with only those parameters that are in `names`."""
         weight, bias = (name if name in names else None for name in (self.weight_name, self.bias_name))
         return LayerCall(self.kind, weight, bias, self.input, self.given)
 
     def thinned(self, values: Tensor, into: Collector, side: str, *, skip: int = 0) -> Tensor:
-        """Its input or signal, with `skip` leading dimensions, as the collector projects it."""
+        """Input or signal of the layer, with `skip` leading dimensions, projected by the collector."""
         if self.weight_name is None or self.kind.elementwise or not values.is_floating_point():
             return values
         axis = self.kind.channels + skip if self.kind.channels > 0 else -1
         return into.thin(self.weight_name, side, values, axis, self.given.get("groups", 1))
 
     def sums(self, dims: int, axis: int) -> list[tuple[str, bool, torch.Size, list[int]]]:
-        """Of its elementwise parameters: the name, whether it multiplies, the shape, and along which
-        dimensions of the output (of `dims`, without the rows in `axis`) it is repeated. A parameter that
+        """Name of each parameter that acts elementwise, whether it multiplies, its shape, and the dimensions
+        of the output (of `dims`, without the rows in `axis`) along which it is repeated. A parameter that
         differs between rows is left out, and differentiated in another way."""
         weight, sums = (self.weight_name if self.kind.elementwise else None), []
         for name, key in ((weight, "weight"), (self.bias_name, "bias")):
@@ -160,7 +160,7 @@ class Signals:
 
     @classmethod
     def gather(cls, calls: Sequence[LayerCall], backs: Sequence[Tensor], layout: Layout, n: int) -> Signals:
-        """All calls of a layer (an unrolled one has many), with the signals [K, *output] of each."""
+        """Join all calls of a layer (an unrolled one has many) and the signals [K, *output] of each."""
         inputs = [layout.rows(call.input, n) for call in calls]
         back = [layout.rows(signal, n, skip=1).transpose(0, 1) for signal in backs]
         if len(calls) == 1:
@@ -168,18 +168,18 @@ class Signals:
         return cls(calls[0], torch.cat(inputs, dim=1), torch.cat(back, dim=2), layout.axis)
 
     def room(self) -> int:
-        """Numbers of working memory a row for the gradient, without those of its collector."""
+        """Working memory per row, in numbers, for the gradient, without that of its collector."""
         ahead, back, weight = self.inputs[0].numel(), self.back[0].numel(), self.call.given["weight"]
         kernel = weight.shape[2:].numel()
         if kernel == 1 or self.depthwise:
             return ahead + 2 * back
         one, other = (self.back, self.inputs) if self.call.kind.transposed else (self.inputs, self.back)
-        axis = 1 - weight.ndim  # a window of all channels of the one for each position of the other
+        axis = 1 - weight.ndim  # a window of all channels of one for each position of the other
         return ahead + 2 * back + kernel * one.shape[axis] * other[0].numel() // other.shape[axis]
 
     @property
     def depthwise(self) -> bool:
-        """Whether it is a convolution with one channel in and out of each group, for one mixed output."""
+        """Whether this is a convolution with one input and output channel per group, for one mixed output."""
         single = self.call.given["weight"].shape[:2] == (self.call.given.get("groups", 1), 1)
         return single and not self.call.kind.transposed and self.back.shape[1] == 1
 
@@ -191,7 +191,7 @@ class Signals:
             into.plain(name, value.reshape(*value.shape[:2], *shape))
 
     def thinned(self, into: Collector) -> Signals:
-        """As the collector projects them."""
+        """Inputs and signals projected by the collector."""
         ahead, behind = self.call.kind.sides()
         inputs = self.call.thinned(self.inputs, into, ahead, skip=1)
         return replace(self, inputs=inputs, back=self.call.thinned(self.back, into, behind, skip=2))
@@ -203,14 +203,14 @@ class Signals:
 
 
 def linear(s: Signals, into: Collector) -> None:
-    """x W^T + b, or transposed, x W + b."""
+    """Pass on the gradient for W in x W^T + b or, transposed, x W + b."""
     a, g = s.inputs.flatten(1, -2), s.back.flatten(2, -2)  # [n, t, i], [n, K, t, o]
     sides = g[:, :, None], a[:, None, None]
     into.outer(s.call.weight_name or "", *(reversed(sides) if s.call.kind.transposed else sides))
 
 
 def lookup(s: Signals, into: Collector) -> None:
-    """Rows of a table, by number."""
+    """Pass on the gradient for a table, whose rows are selected by index."""
     index, g = s.inputs.flatten(1), s.back.flatten(2, -2)  # [n, t], [n, K, t, d]
     if (padding := s.call.given.get("padding_idx")) is not None:  # torch gives this row no gradient
         padding += len(s.call.given["weight"]) if padding < 0 else 0
@@ -219,7 +219,7 @@ def lookup(s: Signals, into: Collector) -> None:
 
 
 def convolution(s: Signals, into: Collector) -> None:
-    """Windows of the input times the kernel; transposed, with input and signal exchanged."""
+    """Pass on the gradient for a kernel: windows of the input times the signal; transposed, the reverse."""
     given, groups, transposed = s.call.given, s.call.given.get("groups", 1), s.call.kind.transposed
     kernel, limits = given["weight"].shape[2:], s.inputs.shape[3:] if transposed else ()
     a, g = s.inputs[:, None], s.back  # [n, 1, q, c, ...], [n, K, q, c', ...]
@@ -236,12 +236,12 @@ def convolution(s: Signals, into: Collector) -> None:
 
 
 def _by_position(values: Tensor, groups: int) -> Tensor:
-    """[n, K, q, c, ...] as [n, K, g, q * p, c / g]."""
+    """Values [n, K, q, c, ...] as [n, K, g, q * p, c / g]."""
     return values.flatten(4).unflatten(3, (groups, -1)).permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
 
 
 def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
-    """[n, 1, c, 1, *kernel] of a convolution with one channel a group: input * signal, [n * q, c, ...]."""
+    """Gradient [n, 1, c, 1, *kernel] for one channel a group, from input and signal [n * q, c, ...]."""
     stride, dilation, _, padding = geometry(given, kernel)
     a = F.pad(a, padding)
     if a.is_cuda:
@@ -263,7 +263,7 @@ def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, A
 def windows(
     inputs: Tensor, kernel: Sequence[int], given: Mapping[str, Any], groups: int, limits: Sequence[int] = ()
 ) -> Tensor:
-    """The windows of a convolution of [n, channels, ...]: [n, groups, positions, channels / groups * kernel],
+    """Windows of a convolution of [n, channels, ...]: [n, groups, positions, channels / groups * kernel],
     with at most `limits` positions along each dimension."""
     dims, (stride, dilation, reach, padding) = len(kernel), geometry(given, kernel)
     padded = F.pad(inputs, padding)
@@ -277,7 +277,7 @@ def windows(
 
 
 def each_side(value: Any, dims: int) -> list[int]:
-    """A number for each dimension, from one number or several."""
+    """Numbers for each dimension, from one number or several."""
     return list(value) * (dims // len(value)) if isinstance(value, (tuple, list)) else [value] * dims
 
 
@@ -303,7 +303,7 @@ def _two_tensors(given: Mapping[str, Any]) -> bool:
 
 
 def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
-    """x in output = weight * x + bias: the operation without its parameters."""
+    """Factor x in output = weight * x + bias: the operation without its parameters."""
     return operation(**{name: value for name, value in given.items() if name not in ("weight", "bias")})
 
 

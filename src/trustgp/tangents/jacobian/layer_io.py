@@ -33,7 +33,7 @@ class LayerIORecorder(TorchFunctionMode):
         self.probes: list[Tensor] = []  # the zero that was added to the output of each call
         self.unhandled: list[str] = []  # parameters that are used outside of layers
         self.last: Tensor | None = None  # the last layer's output
-        self._version = 0  # of that, which in-place operations increment
+        self._version = 0  # of `last`; in-place operations increment it
         self.hidden: Tensor | None = None  # the input of the network's head, where it has one
         self._head = network.head_weight
         self._plain: set[Any] = set()  # operations without a replacement
@@ -62,7 +62,7 @@ class LayerIORecorder(TorchFunctionMode):
         return self.watch(LayerCall(kind, weight, bias, value, given), output)
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Any other operation; fused ones are decomposed."""
+        """Run any other operation; fused ones are decomposed."""
         if not kwargs and func in self._plain and not any(isinstance(one, _HOLDERS) for one in args):
             return func(*args)
         if (replacement := RECORDABLE.get(getattr(func, "__name__", ""))) is not None:
@@ -79,11 +79,11 @@ class LayerIORecorder(TorchFunctionMode):
         return result
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
-        """The output of a chosen layer; `given` are all arguments by name."""
+        """Output of a chosen layer; `given` has all arguments by name."""
         return func(*args, **kwargs)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
-        """Records a call; returns the output that the network continues with."""
+        """Record a call, and return the output with which the network continues."""
         if not call.kind.elementwise:  # an in-place operation may still change the layer's input
             call = replace(call, input=call.input.clone())
         # one number, expanded: its gradient still has the shape of the output
@@ -95,18 +95,18 @@ class LayerIORecorder(TorchFunctionMode):
         return self.last
 
     def returned(self, tensor: Tensor) -> bool:
-        """Whether this is the last layer's output, unchanged."""
+        """Whether `tensor` is the last layer's output, unchanged."""
         return tensor is self.last and tensor._version == self._version
 
 
 class LastLayers(TorchFunctionMode):
-    """Keeps the input of the last layer with a weight matrix, for each number of its dimensions."""
+    """Keeps, for each number of input dimensions, the input of the last layer with a weight matrix."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inputs: dict[int, tuple[Tensor, bool]] = {}  # with the channels last; whether they were second
-        self.last = 0  # dimensions of the last one
-        self.weight: Tensor | None = None  # of that
+        self.last = 0  # number of dimensions of the last of all inputs
+        self.weight: Tensor | None = None  # of the layer with that input
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result, kind = func(*args, **(kwargs or {})), LAYERS.get(func)
@@ -123,7 +123,7 @@ class LastLayers(TorchFunctionMode):
 
 @torch.no_grad()
 def find_head(network: TangentNetwork, inputs: Inputs) -> str:
-    """The name of the last weight matrix in a pass; empty where its layer has not one input a row."""
+    """Name of the last weight matrix in a pass; empty unless its layer has one input per row."""
     names, heads = {id(value): name for name, value in network.float32_module.named_parameters()}, []
     for rows in (2, 3):
         with LastLayers() as layers:
@@ -135,14 +135,14 @@ def find_head(network: TangentNetwork, inputs: Inputs) -> str:
 
 @torch.no_grad()
 def hidden_rows(network: TangentNetwork, inputs: Inputs) -> Tensor:
-    """The inputs of its head for these rows, from a pass of their own, shape [n, d]."""
+    """Inputs [n, d] of the network's head for these rows, from a separate forward pass."""
     _, recorder = record(network, inputs)
     assert recorder.hidden is not None, "a network with a head applies it in every pass"
     return recorder.hidden
 
 
 def with_hidden(outputs: Tensor, hidden: Tensor | None) -> Tensor:
-    """Both in one matrix, [n, C + d]: what is captured and replayed is one tensor."""
+    """Outputs and head inputs in one matrix [n, C + d], so that one tensor is captured and replayed."""
     return outputs if hidden is None else torch.cat([outputs, hidden.to(outputs)], dim=1)
 
 

@@ -1,4 +1,4 @@
-"""Per-sample gradients, each parameter's by the fastest strategy that is exact on a few rows."""
+"""Per-sample gradients: each parameter uses the fastest strategy that is exact on a few rows."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from .strategies import GradientPlan, layerwise, looped, mixed_at_once, vmapped
 
 Layouts = dict[tuple, Layout | None]
 _PROBLEMS = (LayoutError, RuntimeError, ValueError, TypeError, IndexError)
-_PLANNING = threading.Lock()  # shared: a lock of its own could not be pickled
-OUTPUT_COPIES = 4  # of the largest output in a backward pass
+_PLANNING = threading.Lock()  # shared: an object with its own lock could not be pickled
+OUTPUT_COPIES = 4  # of the largest layer output, in a backward pass
 THREE_ROW_LIMIT = 2**22  # parameters above which two rows, not three, are checked
 
 
 class Gradients:
-    """Passes the gradients of the mixed outputs to a collector, as planned on the first rows: those of a mix,
-    and, with `top` = k > 1, of the k - 1 differences between each row's largest output and the next."""
+    """Passes the gradients of mixed outputs to a collector, as planned on the first rows: those of `mix` and,
+    with `top` = k > 1, the k - 1 differences between each row's largest output and the next ones."""
 
     def __init__(
         self, network: TangentNetwork, mix: Tensor, alike: Gradients | None = None, *, top: int = 1
     ) -> None:
         self.network, self.mix, self.top = network, mix, top
         self._device_mix = mix.to(device=network.device, dtype=network.dtype)
-        self._plan: GradientPlan | None = alike and alike._plan  # of other mixed outputs
+        self._plan: GradientPlan | None = alike and alike._plan  # shared with other mixed outputs
 
     @property
     def num_mixed(self) -> int:
-        """Signals of a row: a backward pass each."""
+        """Number K of signals per row, each of which takes a backward pass."""
         return len(self.mix) + self.top - 1
 
     def weights(self, outputs: Tensor) -> Tensor:
-        """Those of outputs [n, C] in each signal, shape [K, n, C]."""
+        """Weights [K, n, C] of the outputs [n, C] in each signal."""
         if self._device_mix.device != outputs.device:
             self._device_mix = self.mix.to(device=outputs.device, dtype=self.network.dtype)
         fixed = signal_weights(self._device_mix, outputs)
@@ -53,7 +53,7 @@ class Gradients:
         return torch.cat([fixed, chosen[1:] - chosen[:1]])
 
     def plan(self, sample: Inputs) -> GradientPlan:
-        """The strategy of each parameter; `sample` is used by the first call only."""
+        """Strategy of each parameter; `sample` is used by the first call only."""
         if self._plan is None:
             with _PLANNING:
                 self._plan = self._plan or find_plan(self.network, sample, self.num_mixed)
@@ -61,7 +61,7 @@ class Gradients:
 
     @property
     def slow_reason(self) -> str:
-        """Which parameters need a backward pass for each row, and why; empty where none does."""
+        """Reason why gradients or J theta are computed row by row, which is slow; empty if they are not."""
         if self._plan is not None and self._plan.looped:
             names = f"{len(self._plan.looped)} parameters, such as '{self._plan.looped[0]}',"
             return f"{self._plan.reason}. The gradients of {names} are computed row by row: exact, but slow."
@@ -71,12 +71,12 @@ class Gradients:
 
     @property
     def separately_differentiated(self) -> str:
-        """The parameters that no layer covers, for the log; empty where there are none."""
+        """Names of the parameters that no layer covers; empty if there are none."""
         return "" if self._plan is None else ", ".join((*self._plan.vmapped, *self._plan.looped))
 
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
-        """All gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Returns the
-        outputs [n, C] as `layerwise` does, or None where there was not one forward pass for all rows."""
+        """Pass on all gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Return
+        the outputs as `layerwise` does, or None unless there was one forward pass for all rows."""
         plan, network = self.plan(inputs), self.network
         one_by_one, outputs = plan.looped, None
         try:
@@ -90,9 +90,9 @@ class Gradients:
         return outputs
 
     def repeated(self, inputs: Inputs, into: Collector) -> tuple[bool, Tensor | None]:
-        """The same for a collector of n * K rows of one mixed output, those of a row in sequence, by one
-        backward pass; False where some parameters need passes of their own. Outputs come from a pass of their
-        own, which the leading ones need, and are None else: repeated rows may be rounded otherwise."""
+        """Pass on all gradients by one backward pass, with each row repeated for its K signals: the collector
+        has n * K rows and one mixed output. Return whether this was possible, and the outputs of a separate
+        pass, which `top` > 1 needs; else None, since repeated rows may be rounded differently."""
         plan, n, outputs = self.plan(inputs), count(inputs), None
         if plan.vmapped or plan.looped:
             return False, None
@@ -114,8 +114,8 @@ class Gradients:
 
 
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
-    """The fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows; K,
-    `num_mixed`, is for the memory of a row."""
+    """Fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows;
+    `num_mixed`, K, only affects the memory of a row."""
     few = take(sample, torch.arange(3 if network.num_parameters <= THREE_ROW_LIMIT else 2) % count(sample))
     generator, outputs = torch.Generator().manual_seed(0), network.matrix(few).shape[1]
     mix = torch.randn(1, outputs, generator=generator, dtype=torch.float64).to(network.device, network.dtype)
@@ -141,7 +141,7 @@ def full_precision() -> Iterator[None]:
 
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> DenseAccumulator:
-    """Gradients by a plain loop, with fused operations decomposed where they have none (RNNs on a GPU)."""
+    """Gradients by a plain loop; fused operations without a gradient (RNNs on a GPU) are decomposed."""
     problem, recurrent = None, any(isinstance(m, nn.RNNBase) for m in network.float32_module.modules())
     for unfuse in (True,) if recurrent and network.device.type == "cuda" else (False, True):
         network.unfuse_backward = unfuse
@@ -166,7 +166,7 @@ class _Probe:
     num_mixed: int  # K of the fit
 
     def check_forward_mode(self) -> None:
-        """Turns forward mode off where its J theta differs from that of the gradients."""
+        """Turn forward mode off if its J theta differs from that of the gradients."""
         theta, rows = self.network.parameters, self.exact.rows()
         flat = torch.cat([value.flatten() for value in theta.values()])
         error = self.network.directional(self.few, theta) @ self.mix[0] - rows @ flat
@@ -175,7 +175,7 @@ class _Probe:
             self.network.forward_mode = False
 
     def layerwise_plan(self) -> GradientPlan:
-        """The layers whose gradients follow from inputs and signals."""
+        """Plan with the layers whose gradients follow from inputs and signals."""
         with suppress(*_PROBLEMS):
             layouts, unhandled, row_bytes = self._layouts()
             with_rows: Layouts = {key: layout for key, layout in layouts.items() if layout is not None}
@@ -185,7 +185,7 @@ class _Probe:
         return GradientPlan({}, frozenset())
 
     def complete(self, plan: GradientPlan) -> GradientPlan:
-        """The plan with the other parameters: by torch.func if that is exact, else row by row."""
+        """Plan with the other parameters added: by torch.func if that is exact, else row by row."""
         network = self.network
         others = tuple(name for name in network.names if name not in plan.layerwise)
         if not others:
@@ -205,15 +205,15 @@ class _Probe:
         return replace(plan, vmapped=right, looped=left, row_bytes=row_bytes, reason=reason if left else "")
 
     def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
-        """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""
+        """Layout of each layer's calls, parameters that are used outside of layers, and bytes of a row."""
         shapes_of: list[dict[tuple, list[tuple[int, ...]]]] = []
         sizes, unhandled = [], []
         for rows in (2, 3):
             few = take(self.few, torch.arange(rows) % count(self.few))
-            saved: dict[int, Tensor] = {}  # by address, which stays unique while they live
+            saved: dict[int, Tensor] = {}  # by address, unique while the tensors exist
 
             def keep(tensor: Tensor, saved: dict[int, Tensor] = saved) -> Tensor:
-                detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
+                detached = tensor.detach()  # torch keeps the hooks: a graph here would never be freed
                 saved[tensor.untyped_storage().data_ptr()] = detached
                 return detached
 
@@ -234,7 +234,7 @@ class _Probe:
         return layouts, frozenset(unhandled), max(1, sizes[1] - sizes[0])
 
     def _checked(self, layouts: Layouts, unhandled: frozenset[str]) -> GradientPlan:
-        """The layers whose gradients are right, with the rows varying slowest or fastest."""
+        """Plan with the layers whose gradients are right, with the rows varying slowest or fastest."""
         names = frozenset(name for key in layouts for name in key[1:]) - unhandled - {None}
         tried, right = dict(layouts), frozenset[str]()
         for inner in (False, True):

@@ -34,16 +34,16 @@ class GradientPlan:
     vmapped: tuple[str, ...] = ()  # parameters that torch.func differentiates row by row
     looped: tuple[str, ...] = ()  # the others: one ordinary backward pass for each row
     row_bytes: int = 1  # working memory of a row
-    reason: str = ""  # why there are looped ones
+    reason: str = ""  # why some are looped
     call_cache: dict[tuple, tuple] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def rowless(self) -> list[tuple]:
-        """The layers whose output has no rows."""
+        """Keys of the layers whose output is shared by all rows."""
         return [key for key, layout in self.layouts.items() if layout is None]
 
     def layout(self, call: LayerCall, output: Tensor, n: int) -> Layout:
-        """Where the rows are in a call; a `LayoutError` where that differs from the probed calls."""
+        """Layout of the rows in a call; raises LayoutError if it does not fit the probed calls."""
         if call.key not in self.layouts:
             raise LayoutError(f"layer '{call.layer}' is called in another way")
         layout = self.layouts[call.key] or Layout()
@@ -52,7 +52,7 @@ class GradientPlan:
         return layout
 
     def check(self, unhandled: Sequence[str]) -> None:
-        """A `LayoutError` where a parameter is used outside of its layer."""
+        """Raise LayoutError if a parameter is used outside of its layer."""
         if not self.layerwise.isdisjoint(unhandled):
             raise LayoutError("a parameter is used outside its layer")
 
@@ -183,8 +183,8 @@ class SignalStream(LayerIORecorder):
         return output
 
     def _analyse(self, call: LayerCall, output: Tensor) -> tuple[tuple, Layout, bool, list]:
-        """What such calls have in common: the layer, where its rows are, whether its weight mixes channels,
-        and the parameters that are summed over positions, with the dimensions."""
+        """Properties shared by calls of these shapes: the layer, the layout of its rows, whether its weight
+        mixes channels, and the parameters that are summed over positions, with the dimensions."""
         chosen = call.restricted(self.plan.layerwise)
         if chosen.weight_name is None and chosen.bias_name is None:
             return (), Layout(), False, []
@@ -217,11 +217,11 @@ def _hand_on(one: Signals, into: Collector) -> None:
 
 
 def layerwise(net: TangentNetwork, plan: GradientPlan, mix: Mix, inputs: Inputs, into: Collector) -> Tensor:
-    """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C],
-    and in further columns the inputs of the network's head, where it has one.
+    """Pass on gradients by one forward pass for all rows, and one backward pass for each mixed output. Return
+    the outputs [n, C] and, in further columns, the inputs of the network's head if it has one.
 
-    Raises a `LayoutError`, before any gradient is passed on, where these rows take another path through the
-    network than those it was probed with.
+    Raises a `LayoutError`, before any gradient is passed on, if these rows take another path through the
+    network than the rows with which it was probed.
     """
     stream = SignalStream(net, plan, into, count(inputs))
     try:
@@ -243,7 +243,7 @@ def layerwise(net: TangentNetwork, plan: GradientPlan, mix: Mix, inputs: Inputs,
 
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
-    """How many mixed outputs' gradients of these parameters fit in memory for each row."""
+    """Number of mixed outputs whose gradients for these parameters fit in memory for each row."""
     size = sum(value.nbytes for name, value in network.parameters.items() if name in set(names))
     return max(1, min(MAX_MIXED, WORKSPACE // max(1, size)))
 
@@ -251,7 +251,7 @@ def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
 def vmapped(
     net: TangentNetwork, names: Sequence[str], mix: Mix, num_mixed: int, inputs: Inputs, into: Collector
 ) -> None:
-    """The named parameters' gradients by torch.func, all rows at once, a few mixed outputs at a time."""
+    """Pass on the named parameters' gradients by torch.func, all rows and a few mixed outputs at a time."""
     module, inputs = net.clone(), copied(net.cast(inputs))
     chosen = {name: value for name, value in net.parameters.items() if name in set(names)}
 
@@ -272,7 +272,7 @@ def vmapped(
 
 @torch.enable_grad()
 def looped(net: TangentNetwork, names: Sequence[str], mix: Mix, inputs: Inputs, into: Collector) -> None:
-    """The named parameters' gradients by ordinary backward passes, for one row after another."""
+    """Pass on the named parameters' gradients by ordinary backward passes, one row after another."""
     for row in range(count(inputs)):
         outputs, parameters = net.traced(take(inputs, torch.tensor([row])), names)
         for k, weights in enumerate(signal_weights(mix, outputs)):

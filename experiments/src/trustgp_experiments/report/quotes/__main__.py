@@ -9,7 +9,7 @@ from .stored import Stored
 
 
 def main() -> int:
-    """1 where a page differs, unless it is written."""
+    """Exit status: 1 if a page differs and was not written, else 0."""
     parser = argparse.ArgumentParser(description="Measured statements on the pages, from stored results.")
     parser.add_argument("--write", action="store_true", help="rewrite the pages; else print which differ")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="of the checkout")

@@ -36,7 +36,7 @@ def networks(stored: Stored) -> str:
 
 
 def calls(stored: Stored) -> str:
-    """An exported model called many times."""
+    """Table of the times of an exported model that is called many times."""
     found = stored.benchmark("calls-cpu")
     rows = []
     for name in ("onnxruntime", "predict"):
@@ -49,8 +49,8 @@ def calls(stored: Stored) -> str:
 
 
 def over_network(stored: Stored, *, study: str, quality: bool = False) -> str:
-    """Time over that of the network alone in the same runtime, one row, one thread, of the first seed; with
-    `quality` also NLL, AUROC of new rows and size."""
+    """Table of times over that of the network alone in the same runtime, for one row, one thread and the
+    first seed; with `quality` also NLL, AUROC of new rows and size."""
     entries, rows = {}, []
     for network, seeds in stored.numbers(study)["networks"].items():
         calls = [one for one in seeds[0]["entries"] if one["batch"] == one["threads"] == 1]
@@ -71,14 +71,14 @@ def over_network(stored: Stored, *, study: str, quality: bool = False) -> str:
 
 
 def _worth(found: Mapping[str, Any]) -> list[str]:
-    """NLL, AUROC and MiB; gaps where they were not measured."""
+    """Cells with NLL, AUROC and MiB; empty where they were not measured."""
     size = found.get("bytes")
     scores = [number(found.get(key), 3) for key in ("nll", "auroc")]
     return [*scores, "" if size is None else short(size / MIB)]
 
 
 def call_ratios(stored: Stored) -> dict[str, list[float]]:
-    """By machine: the time of a call of the default with one row over that of five networks."""
+    """Ratios by machine: the time of a call of the default with one row over that of five networks."""
     found = {}
     for study, where in (("runtime", "a CPU"), ("runtime-cuda", "a GPU")):
         with suppress(NotRun):

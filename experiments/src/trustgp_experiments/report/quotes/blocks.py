@@ -1,4 +1,4 @@
-"""Which blocks there are: names on the pages, and the functions of stored results that write them."""
+"""Blocks by their names on the pages, with the functions that write them from stored results."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ DEVIATION = re.compile(r"ean ± (standard )?deviation")
 
 
 def verdicts(stored: Stored) -> str:
-    """The findings of the study of classes that are better or worse than the best peer, or count; without
+    """Findings of the classification study that are better or worse than the best peer, and tallies; without
     spreads, which the intervals of differences take into account."""
     found = stored.study("classification")["findings"]
     chosen = [SPREAD.sub("", one) for one in found if UNDECIDED not in one and not one.startswith(ELSEWHERE)]
@@ -27,7 +27,7 @@ def verdicts(stored: Stored) -> str:
 
 
 def findings(stored: Stored, *, study: str, last: int = 0) -> str:
-    """The sentences that a study made from its numbers, or the `last` of them, and where they come from."""
+    """Sentences that a study made from its numbers, or the `last` of them, and their origin."""
     result = stored.study(study)
     origin = result["provenance"]
     made = f"`{origin['command']}`, {origin['device']}, {origin['date']}, commit `{origin['commit'][:10]}`."
@@ -44,9 +44,9 @@ def table(
     methods: Sequence[str] = (),
     columns: Sequence[str] = (),
 ) -> str:
-    """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note.
-    `more` is the title of another with the same columns, whose rows follow; `methods` and `columns` are those
-    that a page shows, all of them by default."""
+    """Stored table with this title, or the first one, with mean and spread over seeds in a cell, and a note.
+    `more` is the title of another table with the same columns, whose rows follow; `methods` and `columns` are
+    those that a page shows, all of them by default."""
     tables = [one for one in stored.tables(study) if title in (None, one["title"])]
     if not tables:
         raise NotRun(f"study `{study}` in its present form")
@@ -65,7 +65,7 @@ def table(
 
 
 def control(stored: Stored) -> str:
-    """The tracking errors in closed loop, and the findings in which another method has a lower one."""
+    """Table of tracking errors in closed loop, and the findings in which another method has a lower one."""
     lost = [one for one in stored.study("control")["findings"] if "worse in 0" not in one]
     whole = table(stored, study="control", title="Tracking error by share of alarms", spread=False)
     return f"{whole}\n\n{bullets(lost)}".strip()

@@ -21,7 +21,7 @@ NOVEL, MEASURES = ("turned", "letters", "textures"), ("score", "variance", "hidd
 
 
 def table(stored: Stored) -> str:
-    """Ours below the published rows."""
+    """Table of our scores below the published rows."""
     found = stored.benchmark("cifar-cuda")
     small, large = found["figures"].values()
     rows = [[name, *values[:4], "", *values[4:]] for name, values in PUBLISHED.items()]
@@ -36,7 +36,7 @@ def table(stored: Stored) -> str:
 
 
 def parts(stored: Stored) -> str:
-    """What each part of the probabilities and of the novelty score is worth."""
+    """Tables of what each part of the probabilities and of the novelty score is worth."""
     figures = stored.benchmark("cifar-cuda")["figures"]
     names = [n for n in next(iter(figures.values()))["means and deviations"] if n not in OMITTED]
     by = [(one, key, f"{SCORES[key]}, {n}") for n, one in figures.items() for key in ("nll", "turned")]

@@ -14,7 +14,7 @@ OURS, CORRECTED, WITNESS = "trustgp", "trustgp corrected", "witness alone"
 SPLITS = ("new motions", "known motions")
 CHOSEN_WITH = ("mnist", "fashion_mnist", "uniform noise")  # novel images that were looked at for choices
 HIGHER = ("auroc",)  # measures of which more is better
-GIVEN = ("classification",)  # studies whose test rows were given with the data: none trains in another seed
+GIVEN = ("classification",)  # studies with a fixed test set, none of whose rows trains in another seed
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StoredCase:
 
     @property
     def peers(self) -> list[str]:
-        """Everything that is not ours, nor a form or a part of it."""
+        """Methods other than trustgp, its forms and its parts."""
         return [method for method in self.methods if not method.startswith((OURS, WITNESS))]
 
     @property
@@ -43,7 +43,7 @@ class StoredCase:
         return list(next(iter(self.seeds[0]["methods"].values()))["tests"])
 
     def values(self, method: str, key: str, test: str = IN_DOMAIN) -> list[float] | None:
-        """A number for each seed, of a test set or of the method itself; None where one is missing."""
+        """Values by seed, of a test set or of the method itself; None if one is missing."""
         parts = [seed["methods"].get(method, {}) for seed in self.seeds]
         values = [part.get("tests", {}).get(test, {}).get(key, part.get(key)) for part in parts]
         return None if None in values else [float(value) for value in values]
@@ -53,19 +53,19 @@ class StoredCase:
         return None if values is None else fmean(values)
 
     def against(self, ours: str, theirs: str, key: str = "nll", test: str = IN_DOMAIN) -> Difference | None:
-        """Ours minus theirs, seed by seed; None where one of them has no such number."""
+        """Difference of ours minus theirs, seed by seed; None if one of them lacks the number."""
         own, other = self.values(ours, key, test), self.values(theirs, key, test)
         if own is None or other is None:
             return None
         return paired(own, other, overlap=self.overlap(test), lower_is_better=key not in HIGHER)
 
     def overlap(self, test: str = IN_DOMAIN) -> float:
-        """Test rows over training rows, where seeds draw both from the same ones; else 0."""
+        """Ratio of test to training rows where seeds draw both from the same rows; else 0."""
         sizes = self.seeds[0].get("sizes") if self.drawn and test == IN_DOMAIN else None
         return sizes[IN_DOMAIN] / sizes["train"] if sizes else 0.0
 
     def gaps(self, ours: str, test: str = IN_DOMAIN, key: str = "nll") -> dict[str, Difference]:
-        """Ours minus each peer's, corrected for the number of peers."""
+        """Differences of ours minus each peer's, corrected for the number of peers."""
         gaps = {peer: self.against(ours, peer, key, test) for peer in self.peers}
         return correct({peer: gap for peer, gap in gaps.items() if gap is not None})
 
@@ -85,14 +85,14 @@ def cases(stored: Stored, study: str) -> list[StoredCase]:
 
 
 def stored_cases(stored: Stored, study: str) -> list[StoredCase]:
-    """The same; none, if the study was not run."""
+    """Cases of a study; an empty list if it was not run."""
     with suppress(NotRun):
         return cases(stored, study)
     return []
 
 
 def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[Place]]:
-    """New motions, other arms and known motions: cases, each with a test set."""
+    """Places by kind: new motions, other arms and known motions."""
     new, known = ([case for case in found if case.about["split"] == split] for split in SPLITS)
     own = [[(case, IN_DOMAIN) for case in part] for part in (new, known)]
     kinds = {SPLITS[0]: own[0], "other arms": list(other_tests(new)), SPLITS[1]: own[1]}
@@ -100,7 +100,7 @@ def kinds_of(found: Sequence[StoredCase]) -> dict[str, list[Place]]:
 
 
 def other_tests(found: Sequence[StoredCase]) -> Iterator[Place]:
-    """Every case with every test set of another origin."""
+    """Places of every case with every test set of another origin."""
     return ((case, test) for case in found for test in case.tests if test != IN_DOMAIN)
 
 
@@ -115,7 +115,7 @@ class Group:
 
 
 def groups(stored: Stored) -> list[Group]:
-    """Those of all stored studies with peers; novel images are pairs with which nothing was chosen."""
+    """Groups of all stored studies with peers; novel images are those that were used for no choice."""
     kinds = kinds_of(stored_cases(stored, "transfer"))
     tables, sequence = stored_cases(stored, "tables"), stored_cases(stored, "sequence")
     images = {

@@ -11,7 +11,7 @@ SHOWN += ("Mahalanobis on what was seen", "DDU on what was seen", "trustgp")
 
 
 def _half(found: Mapping[str, float]) -> str:
-    """A mean with half of its interval."""
+    """Mean with half the width of its interval, as text."""
     return f"{number(found['mean'], 3)} ± {number((found['high'] - found['low']) / 2, 3)}"
 
 
@@ -25,7 +25,7 @@ def _shown(methods: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def told(stored: Stored) -> str:
-    """AUROC of novel things, flights and raccoons by each method's best score, and shares at few alarms."""
+    """Table of the AUROC of novel things, flights and raccoons by each method's best score; shares caught."""
     worlds = stored.numbers("detection")["worlds"]
     cells = worlds.get("cells", {"told": {}})["told"]
     rows = []
@@ -40,7 +40,7 @@ def told(stored: Stored) -> str:
 
 
 def right(stored: Stored) -> str:
-    """Likelihood and coverage of edges, likelihood and calibration of classes."""
+    """Table of the likelihood and coverage of edges, and of the likelihood and calibration of classes."""
     rows = []
     found = stored.numbers("detection")["worlds"]["scenes"]["right"]
     for method, familiar in _shown(found["scenes, familiar"]):
@@ -57,7 +57,7 @@ def right(stored: Stored) -> str:
 
 
 def loses(stored: Stored) -> str:
-    """Methods that are ahead of trustgp, by score."""
+    """Sentences on the methods that are ahead of trustgp, by score."""
     found: Mapping[str, Any] = stored.numbers("detection")["worlds"]["scenes"]
     sentences = []
     for where in ("familiar", "flight"):
@@ -77,7 +77,7 @@ def loses(stored: Stored) -> str:
 
 
 def summary(stored: Stored) -> str:
-    """What MC-dropout and trustgp cost over the detector, and how well they detect novel things."""
+    """Table of what methods cost over the detector, and how well they detect novel things."""
     numbers = stored.numbers("detection")
     rows = [
         [method, number(numbers["times"][method]["over"], 2)]

@@ -9,7 +9,7 @@ from . import comparisons
 from .comparisons import CORRECTED, IN_DOMAIN, OURS, SPLITS, WITNESS, Place, StoredCase, cases, stored_cases
 from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
-# Peers that people would pick, and ours last.
+# Peers that people would pick.
 PICKED = (
     *("know-nothing", "gated know-nothing", "ARD GP on inputs", "network + noise, tails"),
     *("ensemble of 5", "heteroscedastic ensemble of 5"),
@@ -22,7 +22,7 @@ FORM = "trustgp paper form"
 
 
 def table(stored: Stored) -> str:
-    """NLL by kind of rows, coverage and width on new motions, and what they cost."""
+    """Table of NLL by kind of rows, coverage and width on new motions, and costs."""
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     groups = _groups(stored)
     new = next(iter(groups))
@@ -40,7 +40,7 @@ def table(stored: Stored) -> str:
 
 
 def small(stored: Stored) -> str:
-    """NLL and coverage of a few methods by kind of rows, mean over cases and seeds."""
+    """Table of NLL and coverage of a few methods by kind of rows, as means over cases and seeds."""
     kinds, rows = _groups(stored), []
     for method in (*OWN, *FEW):
         pairs = [[average(part, method, key) for key in ("nll", "coverage")] for part in kinds.values()]
@@ -51,19 +51,19 @@ def small(stored: Stored) -> str:
 
 
 def tally(stored: Stored) -> str:
-    """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer; in brackets
-    after Holm's correction for the number of peers."""
+    """Table of the numbers of cases with a worse, alike and better NLL of `trustgp` than of each peer; in
+    brackets after Holm's correction for the number of peers."""
     return _counts(_groups(stored), PICKED)
 
 
 def _groups(stored: Stored) -> dict[str, Places]:
-    """Cases of arms by kind of rows, then tables, if they were run."""
+    """Places of the arms by kind of rows, then of the tables, if they were run."""
     tabled = [(case, IN_DOMAIN) for case in stored_cases(stored, "tables")]
     return {**comparisons.kinds_of(cases(stored, "transfer")), **({"tables": tabled} if tabled else {})}
 
 
 def sequences_tally(stored: Stored) -> str:
-    """The same of networks for windows of states, against all peers; then the other findings of the study."""
+    """Table as of `tally` for networks on windows of states, against all peers; then the last findings."""
     found = cases(stored, "sequence")
     others = list(comparisons.other_tests(found))
     places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": others}
@@ -82,7 +82,7 @@ def _counts(places: Mapping[str, Places], methods: Sequence[str]) -> str:
 
 
 def average(places: Places, method: str, key: str) -> float | None:
-    """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
+    """Mean over cases of the means over seeds; None if the method lacks the number in one of them."""
     values = [case.mean(method, key, test) for case, test in places]
     return fmean(values) if values and None not in values else None  # pyright: ignore
 
@@ -109,7 +109,7 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
 
 
 def transfer(stored: Stored) -> str:
-    """On the arm that trained: NLL of the paper's own form and of ours, their difference, and coverage."""
+    """Table for the training arm: NLL of the paper's own form and of ours, their difference, and coverage."""
     rows = []
     for case in cases(stored, "transfer"):
         nll = [number(case.mean(method, "nll")) for method in (FORM, OURS)]
@@ -122,7 +122,7 @@ def transfer(stored: Stored) -> str:
 
 
 def zero_shot(stored: Stored) -> str:
-    """On other arms: who has the lower NLL beyond the interval."""
+    """Sentences on which of the two forms has the lower NLL on other arms, beyond the interval."""
     places = comparisons.kinds_of(cases(stored, "transfer"))["other arms"]
     gaps = [gap for case, test in places if (gap := case.against(FORM, OURS, test=test)) is not None]
     counts = Counter(gap.verdict for gap in gaps)

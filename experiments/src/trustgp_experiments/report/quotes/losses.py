@@ -11,13 +11,13 @@ LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
 def block(stored: Stored) -> str:
-    """A sentence for each group of places, and one about coverage."""
+    """Sentences for each group of places, and one about coverage."""
     sentences = [*map(lost, groups(stored)), _coverage(stored)]
     return bullets(sentence for sentence in sentences if sentence)
 
 
 def lost(group: Group) -> str:
-    """In how many places each peer is ahead, and where by most; empty where none is."""
+    """Sentence on the number of places where each peer is ahead, and where by most; empty if none is."""
     ahead = [(peer, gap, at) for at in group.places for peer, gap in at[0].ahead(at[1], group.key)]
     parts = [case.against(OURS, WITNESS, group.key, test) for case, test in group.places]
     witness = sum(part is not None and part.verdict == "worse" for part in parts)
@@ -41,7 +41,7 @@ def _named(place: Place) -> str:
 
 
 def _coverage(stored: Stored) -> str:
-    """Cases in which the 95 % interval covers too little or too much."""
+    """Sentence on the cases in which the 95 % interval covers too little or too much; empty if none."""
     found, off = [case for study in ("transfer", "tables") for case in stored_cases(stored, study)], []
     for method in (OURS, CORRECTED):
         shares = [(case.name, case.mean(method, "coverage")) for case in found]

@@ -31,7 +31,7 @@ def rewritten(page: str, blocks: Mapping[str, Block], stored: Stored) -> str:
 
 
 def text_of(block: Block, stored: Stored) -> str:
-    """The text of a block, or that its study was not run."""
+    """Text of a block, or a note that its study was not run."""
     try:
         return block(stored).strip()
     except NotRun as missing:

@@ -22,7 +22,7 @@ MISSING = "The stored run of the tables has none of these."
 
 
 def table(stored: Stored) -> str:
-    """A row for each method, a column for each table that is stored."""
+    """Table with a row for each method and a column for each stored data set."""
     stored_tables = {case.name: case for case in stored_cases(stored, "tables") if case.name in PUBLISHED}
     names = list(stored_tables or PUBLISHED)
     rows = [[f"{p}, published", *(_cell(*PUBLISHED[name][p]) for name in names)] for p in PUBLISHED[names[0]]]

@@ -14,7 +14,7 @@ from .cifar import PUBLISHED, SCORES
 from .comparisons import HIGHER, OURS, WITNESS, Group, Place, groups
 from .stored import Stored, listed, number, short, words
 
-GRU = "GRU"  # of the page about studies
+GRU = "GRU"  # in groups that are left to other blocks
 PUBLISHED_RIVAL = "FMGP"  # among the lowest published NLL, keeps the network's mean, and is tuned on nothing
 NUM_DRAWS = 5  # of calibration images on CIFAR-10
 SCENES = {"novel things": "novel objects", "flight": "flights"}  # with which nothing was chosen
@@ -25,7 +25,7 @@ BEHIND, LEVEL_WITH, AHEAD = "behind", "level with", "ahead of"
 
 @dataclass(frozen=True)
 class Sentence:
-    """A statement, and how favourable it is: cases won less cases lost over all cases, from -1 to 1."""
+    """A statement, and how favourable it is: cases won minus cases lost over all cases, from -1 to 1."""
 
     text: str
     balance: float
@@ -33,7 +33,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Rival:
-    """Ours beside one peer: a difference in each case, after Holm's correction, and that of the means."""
+    """Ours beside one peer: the verdict of each case, after Holm's correction, and the mean difference."""
 
     name: str
     verdicts: Sequence[str]
@@ -41,8 +41,8 @@ class Rival:
 
     @property
     def relation(self) -> str:
-        """Ahead only if more cases are won than lost and the mean is better; behind if more are lost than won
-        and the mean is not better."""
+        """Relation: ahead only if more cases are won than lost and the mean is better, behind if more are
+        lost than won and the mean is not better, else level."""
         if self.balance > 0 and self.mean.verdict == "better":
             return AHEAD
         return BEHIND if self.balance < 0 and self.mean.verdict != "better" else LEVEL_WITH
@@ -53,7 +53,7 @@ class Rival:
 
     @property
     def strength(self) -> tuple[float, float]:
-        """Lowest for the rival that wins most cases, of equals that with the better mean."""
+        """Sort key: lowest for the rival that wins most cases, then for the better mean."""
         return self.balance, -self.mean.mean if self.mean.lower_is_better else self.mean.mean
 
 
@@ -66,7 +66,7 @@ def block(stored: Stored) -> str:
 
 
 def compared(group: Group) -> Sentence:
-    """Ours beside the strongest of all peers that have the number in every case."""
+    """Sentence on ours beside the strongest of all peers that have the number in every case."""
     places, key = group.places, group.key
     gaps = [case.gaps(OURS, test, key) for case, test in places]
     everywhere = [peer for peer in gaps[0] if all(peer in one for one in gaps)]
@@ -85,7 +85,7 @@ def compared(group: Group) -> Sentence:
 
 
 def _rival(places: Sequence[Place], peer: str, verdicts: Sequence[str], key: str) -> Rival:
-    """The means over all cases are compared seed by seed."""
+    """Rival with these verdicts; the means over all cases are compared seed by seed."""
     means = []
     for method in (OURS, peer):
         values = (case.values(method, key, test) or () for case, test in places)
@@ -95,7 +95,7 @@ def _rival(places: Sequence[Place], peer: str, verdicts: Sequence[str], key: str
 
 
 def cifar(stored: Stored) -> Sentence:
-    """The default beside the published figures, by the interval over our draws of calibration images."""
+    """Sentence on the default beside published figures, by the interval over draws of calibration images."""
     figures = stored.benchmark("cifar-cuda")["figures"]
     small, large = (one["means and deviations"] for one in figures.values())
     ours = {f"{title}, ResNet-20": small["default"][key] for key, title in SCORES.items()}
@@ -120,7 +120,7 @@ def _balance(verdicts: Sequence[str]) -> float:
 
 
 def calls(stored: Stored) -> Sentence:
-    """A call of the default over one of an ensemble of five."""
+    """Sentence on the time of a call of the default over one of an ensemble of five."""
     parts, verdicts = [], []
     for where, values in call_ratios(stored).items():
         verdicts += ["worse" if ratio > 1 else "better" for ratio in values]
@@ -132,7 +132,7 @@ def calls(stored: Stored) -> Sentence:
 
 
 def detection(stored: Stored) -> Sentence:
-    """AUROC beside each peer by its best score, over detectors."""
+    """Sentence on the AUROC over detectors beside the best peer, each method by its best score."""
     told = stored.numbers("detection")["worlds"]["scenes"]["told"]
     seeds = {method: {test: _best(tests[test]) for test in SCENES} for method, tests in told.items()}
     parts, verdicts = [], []
@@ -152,12 +152,12 @@ def detection(stored: Stored) -> Sentence:
 
 
 def _best(scores: dict) -> list[float]:
-    """Over detectors, the AUROC by the score with the highest mean."""
+    """AUROC of each detector by the score with the highest mean."""
     return max((one["auroc"] for one in scores.values()), key=lambda area: area["mean"])["seeds"]
 
 
 def scale(stored: Stored) -> Sentence:
-    """Growth with the rows against what was promised."""
+    """Sentence on the growth of a fit's time with the rows, beside what was promised."""
     entries = stored.numbers("scale")["seeds"][0]
     growth = max(after["seconds"] / before["seconds"] for before, after in pairwise(entries))
     kept, last = growth <= MAX_GROWTH, entries[-1]

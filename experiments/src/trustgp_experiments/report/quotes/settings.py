@@ -13,7 +13,7 @@ KINDS = ("own", "own, witness")  # columns of the stored table
 
 
 def observations(stored: Stored) -> str:
-    """What is against the defaults, and the paper's observations, judged by the plain variance."""
+    """Findings against the defaults, and on the paper's observations, judged by the plain variance."""
     findings = stored.study("ablation")["findings"]
     shorter = (ABOUT_OURS.sub(lambda ours: _without_numbers(ours[1]), one) for one in findings)
     return bullets(one.replace(", as the paper observed,", "") for one in shorter)
@@ -24,7 +24,7 @@ def _without_numbers(verdict: str) -> str:
 
 
 def defaults(stored: Stored) -> str:
-    """On each axis of ours the NLL of the default, and the lowest of the other settings."""
+    """Table of the NLL of the default on each axis of ours, and of the best other setting."""
     table = stored.tables("ablation")[1]
     names = [column["name"] for column in table["columns"]]
     rows = []
@@ -39,7 +39,7 @@ def defaults(stored: Stored) -> str:
 
 
 def _cells(nll: Mapping[str, Any], default: str) -> list[str]:
-    """Of the default, and of the best other setting."""
+    """Cells with the NLL of the default and of the best other setting."""
     others = {name: cell[0] for name, cell in nll.items() if name != default and cell is not None}
     best = min(others, key=others.__getitem__)
     return [number(nll[default][0], 3), f"{best}: {number(others[best], 3)}"]

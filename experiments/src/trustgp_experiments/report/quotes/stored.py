@@ -16,7 +16,7 @@ _fill = partial(fill, width=150, break_long_words=False, break_on_hyphens=False)
 
 
 class NotRun(LookupError):
-    """A study or benchmark without a stored result; its block says that it is yet to be run."""
+    """A study or benchmark without a stored result; its block has a note that it is yet to be run."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Stored:
         return self.study(name).get("numbers") or _numbers(self.root / "results" / name)
 
     def tables(self, name: str) -> list[dict[str, Any]]:
-        """As the study makes them of its numbers today."""
+        """Tables as the study makes them from its numbers today."""
         result = self.study(name)
         if not result.get("rebuilds"):
             return result["tables"]
@@ -57,14 +57,14 @@ def _read(file: Path, what: str) -> Any:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number of a table, nothing for a gap; "infinite" for infinity."""
+    """Number as text for a table: empty for a gap, "infinite" for infinity."""
     if value is None or math.isnan(value):
         return ""
     return f"{value:.{digits}f}" if math.isfinite(value) else "infinite" if value > 0 else "-infinite"
 
 
 def short(value: float | None) -> str:
-    """To three digits, however large or small: costs and sizes."""
+    """Number as text with at least three significant digits, for costs and sizes."""
     if value is None:
         return ""
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value or 100))))}f}"
@@ -82,15 +82,15 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def bullets(sentences: Iterable[str]) -> str:
-    """A list, in lines that can be read in an editor."""
+    """List in Markdown, with lines short enough for an editor."""
     return "\n".join(_fill(text, initial_indent="* ", subsequent_indent="  ") for text in sentences)
 
 
 def words(text: str, *, indent: int = 0) -> str:
-    """A paragraph in such lines; `indent` is that of all lines but the first."""
+    """Paragraph with lines short enough for an editor; `indent` is that of all lines but the first."""
     return _fill(text, subsequent_indent=" " * indent)
 
 
 def listed(names: Sequence[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Names as text: "a", "a and b", "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

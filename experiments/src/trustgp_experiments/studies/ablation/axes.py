@@ -24,9 +24,9 @@ from ...core.result import Setting
 from ..scale.study import held_rows
 
 KINDS = {"own": "own", "corrected": "corrected", "plain": "plain"}
-"""Predictions without a witness: about the network's output, about the corrected mean, evidence only."""
+"""Predictions without a witness: around the network's output, around the corrected mean, evidence only."""
 WITNESS_KINDS = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
-"""The same experts with the witness; the keys are those of stored results."""
+"""Predictions of the same experts with the witness; the keys are those of stored results."""
 
 ALL = "all"
 NUM_EXPERTS, QUICK_EXPERTS = EXPERTS = 12, 4  # of a full run, and of a quick one
@@ -47,7 +47,7 @@ WARM_ROWS = 64
 
 @dataclass(frozen=True)
 class AblationTrial:
-    """One fit; options that are not named are the library's defaults, but for the witness."""
+    """One fit; all options but the witness that are not given have the library's defaults."""
 
     name: str  # of its part of the results: letters, digits, dots and dashes
     options: Mapping[str, Any] = field(default_factory=dict)  # of `trustgp.fit`
@@ -71,7 +71,7 @@ LEAVE_ONE_OUT = AblationTrial("leave-one-out", validated=False)
 
 
 def paper_axes(quick: bool) -> list[Axis]:
-    """What the paper varies."""
+    """Axes of the settings that the paper varies."""
     experts, kept = (QUICK_EXPERTS, QUICK_KEPT) if quick else (NUM_EXPERTS, KEPT)
     per_expert = f"pruning (ii), an expert's, of {kept}"
     active = "active fraction of a neighbour"
@@ -86,7 +86,7 @@ def paper_axes(quick: bool) -> list[Axis]:
 
 
 def our_axes(quick: bool) -> list[Axis]:
-    """Our own choices."""
+    """Axes of our own choices."""
     kept, per_expert = (QUICK_KEPT, QUICK_PER_EXPERT) if quick else (KEPT, PER_EXPERT)
     outputs = {kind: AblationTrial(kind, {"outputs": kind}) for kind in ("separate", "pseudo")}
     tangents = {  # rows with every parameter kept have the kernel of the factors: no point of their own
@@ -107,7 +107,7 @@ def our_axes(quick: bool) -> list[Axis]:
 
 
 def trials_of(axes: Sequence[Axis]) -> list[AblationTrial]:
-    """Every trial once, in order."""
+    """Trials of all axes, each once, in order."""
     return list({trial.name: trial for axis in axes for trial in axis.trials.values()}.values())
 
 
@@ -121,7 +121,7 @@ def _axis(
     base: AblationTrial = DEFAULT,
     trial: Callable[[Any], AblationTrial] | None = None,
 ) -> Axis:
-    """An axis of values; the default is the base trial, `options` are those of `fit`, or `trial` is all."""
+    """Axis of values: the default is the trial `base`, others are from `trial` or have `options` of `fit`."""
 
     def make(value: Any) -> AblationTrial:
         return AblationTrial(f"{name}-{value}".replace(" ", ""), options(value))
@@ -131,13 +131,13 @@ def _axis(
 
 
 def _rows(kept: int, per_expert: int | None = None) -> AblationTrial:
-    """Gradient rows after stage (i), and (ii) where `per_expert` is given: points of several axes."""
+    """Trial with gradient rows after stage (i), and (ii) if `per_expert` is given; several axes share it."""
     name = f"kept-{kept}" if per_expert is None else f"kept-{kept}-each-{per_expert}"
     return AblationTrial(name, {"tangents": JacobianRows(keep=kept, keep_per_expert=per_expert)}, small=True)
 
 
 class Bench:
-    """Rows and network of one seed, made when they are first needed: a kept part needs none."""
+    """Rows and network of one seed, made when they are first needed: a cached part needs none."""
 
     def __init__(self, seed: int, setting: Setting) -> None:
         self.seed, self.setting = seed, setting
@@ -148,7 +148,7 @@ class Bench:
 
     @cached_property
     def network(self) -> nn.Module:
-        """The one that all trials share, after a small fit of each kind that loads what fits need."""
+        """Network that all trials share; small fits of each kind first load what later fits need."""
         recipe = arm_recipe(self.setting.quick)
         network = recipe.train(self.rows.train, seed=self.seed, device=self.setting.device)
         few, validation = (tuple(p[:WARM_ROWS] for p in x) for x in (self.rows.train, self.rows.validation))
@@ -178,15 +178,15 @@ class Bench:
         options["validation"] = self.rows.validation if trial.validated else None
         options |= {**trial.options, "device": self.setting.device, "seed": self.seed}
         with warnings.catch_warnings():
-            if not trial.validated:  # that leave-one-out is optimistic is what is measured
+            if not trial.validated:  # the study measures how optimistic leave-one-out is
                 warnings.filterwarnings("ignore", message="the rows look like a time series")
             rows = self.train(small=trial.small)
             return fit(self.network, rows, witness=witness, progress=False, **options)
 
     def measure(self, trial: AblationTrial, *, witness: bool) -> dict[str, Any]:
-        """Sizes, NLL of all test rows by kind of prediction and fit seconds, as JSON; `witness`: of both.
+        """Sizes, NLL of all test rows by kind of prediction and fit seconds, as JSON values.
 
-        The work of the factorisations is the sum over experts of their rows cubed.
+        `witness` adds the NLL with a witness. The `work` of factorisations sums the cubed rows of experts.
         """
         inputs, targets = self.rows.test
         _ = self.network  # trained before the clock starts

@@ -1,6 +1,6 @@
 """The paper's observations about its settings: each a rule on numbers, and its verdict in words.
 
-The paper measured the variance that the evidence gives, so the plain one decides. What the rule gives for our
+The paper measured the variance that the evidence gives, so the plain one decides. The rule's result for our
 own predictions, which are calibrated, is reported beside the verdict and does not count.
 """
 
@@ -19,7 +19,7 @@ JUDGED = "plain"  # the kind of prediction by which the paper is judged
 
 @dataclass(frozen=True)
 class SettingCurve:
-    """One kind of prediction along an axis whose settings grow; for each setting one number a seed."""
+    """One kind of prediction along an axis whose settings grow; for each setting one number per seed."""
 
     kind: str
     labels: Sequence[str]  # of the settings
@@ -33,7 +33,7 @@ class SettingCurve:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the paper observed."""
+    """An observation of the paper, with the rule that judges it."""
 
     claim: str
     axes: Sequence[str]  # on which it is judged
@@ -41,7 +41,7 @@ class Observation:
 
 
 def grows(curve: SettingCurve) -> Check:
-    """The most raise the NLL in every seed, by `GAIN` on average, and no step lowers it by as much."""
+    """Check that the NLL rises to the last setting in every seed, by `GAIN` on average; no step falls so."""
     means = curve.means
     falls = max(earlier - later for earlier, later in pairwise(means))
     less_work = fmean(curve.work[0]) / fmean(curve.work[-1])
@@ -51,7 +51,7 @@ def grows(curve: SettingCurve) -> Check:
 
 
 def hardly_matters(curve: SettingCurve) -> Check:
-    """The best and the worst setting differ by no more than `SMALL_COST`."""
+    """Check that the best and the worst setting differ by no more than `SMALL_COST`."""
     means = curve.means
     best, worst = (pick(range(len(means)), key=means.__getitem__) for pick in (min, max))
     gap = means[worst] - means[best]
@@ -60,7 +60,7 @@ def hardly_matters(curve: SettingCurve) -> Check:
 
 
 def moderate_hardly_hurts(curve: SettingCurve) -> Check:
-    """Against the last setting, unpruned, the one before costs at most `SMALL_COST`, the first more."""
+    """Check that, over the unpruned last setting, the one before costs up to `SMALL_COST`, the first more."""
     means = curve.means
     moderate, extreme = means[-2] - means[-1], means[0] - means[-1]
     because = f"{curve.labels[-2]} costs {moderate:.3f}, {curve.labels[0]} costs {extreme:.3f}"
@@ -68,7 +68,7 @@ def moderate_hardly_hurts(curve: SettingCurve) -> Check:
 
 
 def helps(curve: SettingCurve) -> Check:
-    """The largest setting helps against the smallest."""
+    """Check that the last, largest setting helps against the first, smallest one."""
     means = curve.means
     because = f"{means[0]:.3f} with {curve.labels[0]}, {means[-1]:.3f} with {curve.labels[-1]}"
     return Check(curve.kind, _helps(curve.nll[0], curve.nll[-1]), because)
@@ -91,7 +91,7 @@ OBSERVATIONS = (
 def judge(
     observation: Observation, curves: Mapping[str, Sequence[SettingCurve]], titles: Mapping[str, str]
 ) -> str:
-    """The verdict with the numbers behind it; curves and titles are by axis."""
+    """Verdict with the numbers behind it; curves and titles are by axis."""
     checks = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
     claim = Claim(observation.claim, [c for cases in checks.values() for c in cases if c.where == JUDGED])
     count = f" ({claim.count} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""

@@ -28,7 +28,7 @@ Run = Mapping[str, Mapping[str, Any]]  # what was measured on one network, by tr
 
 
 def run(setting: Setting) -> Result:
-    """Vary one setting at a time, on one network a seed, and score all test rows."""
+    """Vary one setting at a time, on one network per seed, and score all test rows."""
     run_parallel(setting, one_seed, [(seed,) for seed in range(setting.seeds)])
     about, runs = zip(*(one_seed(setting, seed) for seed in range(setting.seeds)), strict=True)
     numbers = {"seeds": runs, "quick": setting.quick}
@@ -41,7 +41,7 @@ def run(setting: Setting) -> Result:
 
 
 def one_seed(setting: Setting, seed: int) -> tuple[dict[str, Any], Run]:
-    """The rows, and all trials on one network; those on our axes with the witness, too."""
+    """Description of the rows, and all trials on one network; those on our axes also with the witness."""
     paper, ours = paper_axes(setting.quick), our_axes(setting.quick)
     bench, measured = Bench(seed, setting), {}
     about = setting.once(f"seed-{seed}-data", bench.describe)
@@ -54,7 +54,7 @@ def one_seed(setting: Setting, seed: int) -> tuple[dict[str, Any], Run]:
 
 
 def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
-    """By axis, setting and kind of prediction, from the trials of each seed."""
+    """Grid by axis, setting and kind of prediction, from the trials of each seed."""
 
     def read(run: Run) -> dict[Place, dict[str, float]]:
         cells: dict[Place, dict[str, float]] = {}
@@ -69,7 +69,7 @@ def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """A table for the paper's axes and one for ours; what is against our defaults, then the paper's
+    """Tables for the paper's axes and for ours; findings against our defaults, then on the paper's
     observations."""
     paper, ours = (axes(numbers.get("quick", False)) for axes in (paper_axes, our_axes))
     grid = collect([*paper, *ours], numbers["seeds"])
@@ -100,7 +100,7 @@ def _table(grid: Grid, title: str, axes: Sequence[Axis], kinds: Mapping[str, str
 
 
 def against_us(axes: Sequence[Axis], grid: Grid) -> str:
-    """Settings that beat the default beyond the interval over seeds, the network's own prediction."""
+    """Sentence on settings that beat the default beyond the interval over seeds, for own predictions."""
     lost = []
     for axis in axes:
         for kind, end in (("own", ""), ("heard_own", ", with the witness")):

@@ -1,4 +1,4 @@
-"""Images of the classification study: what trains, what is like it, distorted, or novel."""
+"""Images of the classification study: for training, and familiar, distorted and novel ones for tests."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from ...datasets.images import IMAGE_SETS, Images, add_noise, load_images, rotat
 from ..runtime.rows import patterns
 
 SETS = IMAGE_SETS
-EIGHT = "-8"  # ends the name of a training on eight of ten classes
+EIGHT = "-8"  # suffix of the name of a training on eight of ten classes
 TRAINED = (*SETS, *(f"{name}{EIGHT}" for name in SETS))
 QUICK_TRAINED = ("fashion_mnist", f"mnist{EIGHT}")
 NAMES = {**SETS, **{f"{name}{EIGHT}": f"eight classes of {title}" for name, title in SETS.items()}}
@@ -22,7 +22,7 @@ DEGREES, QUICK_DEGREES = (15, 30, 45, 60, 90), (30,)
 NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.2,)
 LETTERS, TEXTURES, HELD_OUT = "letters", "textures", "held-out classes"
 QUICK_ROWS = {"train": 240, "validation": 80, "test": 50}
-Pair = tuple[str, str]  # what trained, and what is novel to it
+Pair = tuple[str, str]  # a training set, and what is novel to it
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class ImageTraining:
         return 8 if self.eight else 10
 
     def held_out(self, seed: int) -> tuple[int, ...]:
-        """Classes that train no network; five seeds hold out each once, the next five in other pairs."""
+        """Classes without training images; five seeds hold out each once, the next five in other pairs."""
         first = 2 * seed % 10
         return (first, (first + 1 + 2 * (seed // 5)) % 10) if self.eight else ()
 
 
 def foreign_to(data: str) -> str:
-    """The other set of images."""
+    """Name of the image set other than `data`."""
     return next(name for name in SETS if name != data)
 
 
 def new_pairs() -> list[Pair]:
-    """Pairs with which nothing was chosen, the set that trained first."""
+    """Pairs of a training set and novel images that were used for no choice."""
     pairs = [((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD_OUT)) for name in SETS]
     return [pair for three in pairs for pair in three]
 
@@ -63,20 +63,20 @@ def looked_at() -> list[Pair]:
 
 
 def pair_name(pair: Pair) -> str:
-    """For a column: "MNIST → letters"."""
+    """Name of a pair for a column: "MNIST → letters"."""
     return f"{SETS[ImageTraining.of(pair[0]).data]} → {SETS.get(pair[1], pair[1])}"
 
 
 def shifts_of(names: list[str]) -> list[str]:
-    """The names of test sets of distorted images."""
+    """Names of the test sets of distorted images."""
     return [name for name in names if name.startswith(("rotated", "noisy"))]
 
 
 def make_images(trained: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by the seed, distort and scale; with eight classes, the two others are novel.
+    """Images split by the seed, distorted and scaled; with eight classes, the two others are novel.
 
     Pixels from 0 to 1 are distorted, then scaled by the mean and the standard deviation of all training
-    pixels. `quick`: some hundred images of each part, generated ones without the data.
+    pixels. `quick`: at most some hundred images of each part, generated if the data is missing.
     """
     training = ImageTraining.of(trained)
     (whole, made), (test, _) = (_load(training.data, part, quick) for part in ("train", "test"))
@@ -103,7 +103,7 @@ def make_images(trained: str, *, seed: int, quick: bool) -> Case:
 
 
 def without(images: Images, held_out: tuple[int, ...]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Pixels from 0 to 1 and labels of all classes but those held out, numbered anew from 0; and of these."""
+    """Pixels from 0 to 1 and labels, renumbered from 0, of classes not held out; then of those held out."""
     pixels = images.pixels[:, None].float() / 255
     out = torch.isin(images.labels, torch.tensor(held_out, dtype=torch.int64))
     numbers = torch.arange(10)

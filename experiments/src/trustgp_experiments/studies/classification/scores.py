@@ -14,16 +14,16 @@ from ...peers.registry import Fitted
 
 ENTROPY, SCORE, INFORMATION, OWN = "entropy", "score", "information", "own"
 SCORES = {ENTROPY: "entropy", SCORE: "own score or logit variance", INFORMATION: "mutual information"}
-"""Of the probabilities; of trustgp `p.score`, of peers the variance of the logits; of class and member."""
+"""Entropy of probabilities; `p.score` of trustgp, logit variance of peers; class and member information."""
 DECLARED = {
     **dict.fromkeys(("softmax", "temperature scaling"), ENTROPY),
     **dict.fromkeys(("MC-dropout 20", "ensemble of 5", "SWAG"), INFORMATION),
     **dict.fromkeys(("Laplace last layer", "Laplace KFAC", "Laplace KFAC, evidence"), ENTROPY),
     **dict.fromkeys(("trustgp paper form", OURS), SCORE),
 }
-"""The one score by which a method is judged, declared before the run: trustgp's default; of a peer's scores
-the best on average over the pairs looked at in the run before, in which SWAG was not: it has the ensemble's.
-A novelty peer has one score only."""
+"""Score by which a method is judged, declared before the run: trustgp's default; for a peer the best of its
+scores on average over the pairs of `looked_at` in the previous run. SWAG, which that run lacked, has the
+ensemble's score; a novelty peer has one score only."""
 ALARMS = (1, 5)  # percent of familiar images that may raise an alarm
 PROPER = {
     "nll": metrics.class_nll,
@@ -36,7 +36,7 @@ PROPER = {
 def score_method(fitted: Fitted, case: Case, device: str, *, only: str | None = None) -> dict[str, Any]:
     """Scores on every test set, or on one, and costs.
 
-    `fitted.predict` gives a prediction of classes, or, of a novelty peer, one number a row.
+    `fitted.predict` returns a prediction of classes or, for a novelty peer, one number per row.
     """
     familiar, seconds = timed(fitted, case.tests[IN_DOMAIN][0].to(device))
     validation = fitted.predict(case.validation[0].to(device))
@@ -54,7 +54,7 @@ def score_method(fitted: Fitted, case: Case, device: str, *, only: str | None = 
 
 
 def class_scores(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
-    """By the keys of `PROPER`, and the area under the risk-coverage curve."""
+    """Scores by the keys of `PROPER`, and the area under the risk-coverage curve."""
     wrong = (probabilities.argmax(dim=1) != labels).double()
     values = {key: measure(probabilities, labels).mean() for key, measure in PROPER.items()}
     values["aurc"] = metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean()
@@ -62,7 +62,7 @@ def class_scores(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def novelty_scores(prediction: Any) -> dict[str, Tensor]:
-    """The scores of novelty that a prediction has, by name, each [n]."""
+    """Novelty scores [n] that a prediction has, by name."""
     if isinstance(prediction, Tensor):
         return {OWN: prediction.double()}
     entropy = metrics.entropy(prediction.probabilities)
@@ -74,7 +74,7 @@ Scores = Mapping[str, Tensor]  # by name
 
 
 def detection_scores(validation: Scores, familiar: Scores, novel: Scores, *, by: str) -> dict[str, Any]:
-    """By the declared score AUROC, FPR95, and at each of `ALARMS` the share of novel rows that are caught and
+    """AUROC and FPR95 by the declared score; at each of `ALARMS` the share of novel rows that are caught and
     of familiar ones that raise an alarm, with the validation rows' threshold; AUROC by each of `SCORES`."""
     here, there = familiar[by], novel[by]
     scores = {"auroc": number(metrics.auroc(here, there)), "fpr95": number(metrics.fpr95(here, there))}
@@ -88,7 +88,7 @@ def detection_scores(validation: Scores, familiar: Scores, novel: Scores, *, by:
 
 
 def threshold(validation: Tensor, alarms: float) -> float:
-    """The score that a familiar row exceeds with that probability at most: of n held-out rows the
-    ceil((n + 1)(1 - alarms))-th, or the largest where they are too few."""
+    """Score that a familiar row exceeds with probability `alarms` at most: of n held-out scores the
+    ceil((n + 1)(1 - alarms))-th smallest, or the largest if they are too few."""
     rank = math.ceil((len(validation) + 1) * (1 - alarms) - 1e-9)
     return float(torch.sort(validation).values[min(rank, len(validation)) - 1])

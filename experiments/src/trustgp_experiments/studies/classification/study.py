@@ -31,7 +31,7 @@ TITLE = "Are the probabilities of a classifier right, and does it notice images 
 def cnn_recipe(
     channels: tuple[int, ...], hidden: int, epochs: int, *, classes: int = 10, **options: Any
 ) -> NetworkRecipe:
-    """Of a convolutional network, see `trustgp_experiments.peers.cnn`."""
+    """Recipe of a convolutional network, see `trustgp_experiments.peers.cnn`."""
     make = partial(cnn, channels=channels, hidden=hidden, classes=classes)
     size = sum(parameter.numel() for parameter in make(seed=0).parameters())
     shape = (
@@ -70,7 +70,7 @@ def run(setting: Setting) -> Result:
 
 
 def one_training(setting: Setting, trained: str, seed: int, only: str | None = None) -> dict[str, Any]:
-    """Every method on one training, on all test images or those of one name: scores and costs."""
+    """Scores and costs of every method for one training, on all test sets or on the one named `only`."""
     case, training = make_images(trained, seed=seed, quick=setting.quick), ImageTraining.of(trained)
     bundle = train_bundle(setting, case, training, seed, dropout_rate(setting, trained))
     names = [method.name for method in CLASS_METHODS if not (setting.quick and method.name in SLOW)]
@@ -81,7 +81,7 @@ def one_training(setting: Setting, trained: str, seed: int, only: str | None = N
 
 
 def fit_novelty(bundle: Bundle) -> list[Fitted]:
-    """The novelty peers, whose `predict` is their score; each is timed with the features of all rows."""
+    """Novelty peers, whose `predict` is their score; the time of each includes the features of all rows."""
 
     def fit(name: str) -> NoveltyPeer:
         known = bundle.once("known", lambda: Known.by(*bundle.rows))
@@ -103,7 +103,7 @@ def train_bundle(
 
 
 def dropout_rate(setting: Setting, trained: str) -> dict[str, float]:
-    """By rate the validation NLL of the network of seed 0 at its best temperature, searched once."""
+    """Validation NLL by dropout rate of the network of seed 0 at its best temperature, searched once."""
 
     def search() -> dict[str, float]:
         case = make_images(trained, seed=0, quick=setting.quick)
@@ -121,7 +121,7 @@ def dropout_rate(setting: Setting, trained: str) -> dict[str, float]:
 
 
 def _placed(setting: Setting, case: Case, training: ImageTraining) -> tuple[NetworkRecipe, Any, Any]:
-    """The recipe for so many classes, and training and validation rows on the device."""
+    """Recipe for the number of classes, and training and validation rows on the device."""
     recipe = setting.sized(FULL, QUICK)(classes=training.classes)
     parts = (case.train, case.validation)
     rows, validation = ((inputs.to(setting.device), labels.to(setting.device)) for inputs, labels in parts)

@@ -38,7 +38,7 @@ COSTS_NOTE = note(__name__, "Costs")
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Probabilities; detection of novel images on new pairs; costs; on pairs looked at; eight classes."""
+    """Tables of probabilities, novel images on new pairs, costs, pairs looked at, eight classes; findings."""
     grid, costs = Grid.of_runs(AXES, numbers["runs"], read_tests), numbers["costs"]
     full = [name for name in grid.along("trained") if not name.endswith(EIGHT)]
     tables = [
@@ -53,13 +53,13 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
 
 
 def measured(grid: Grid, pairs: Sequence[Pair]) -> list[Pair]:
-    """Those of the pairs that were measured."""
+    """Pairs that were measured."""
     places = set(grid.along("trained", "tested"))
     return [pair for pair in pairs if pair in places]
 
 
 def worth_table(grid: Grid, costs: Costs) -> Table:
-    """Costs, and beside them the NLL of Fashion-MNIST and the mean AUROC of the new pairs."""
+    """Table of costs, with the NLL of Fashion-MNIST and the mean AUROC of the new pairs beside them."""
     table = costs_table("What it costs, and what it is worth", costs, COSTS_NOTE, "ms/image")
     pairs, rows = measured(grid, new_pairs()), []
     for row in table.rows:
@@ -87,7 +87,7 @@ def _distorted(grid: Grid, name: str) -> Table:
 
 
 def _detected(grid: Grid, pairs: Sequence[Pair], title: str) -> list[Table]:
-    """A table for each measure, a column for each pair."""
+    """Tables of novelty detection, one for each measure, with a column for each pair."""
     tables = []
     for name, measure in DETECTED.items():
         columns = [measure.at(pair_name(p), trained=p[0], tested=p[1]) for p in measured(grid, pairs)]
@@ -116,7 +116,7 @@ class Compared:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Losses first: by verdict, then by the distance of 0 from the interval's middle."""
+        """Sort key, losses first: by verdict, then by the mean loss in half widths of the interval."""
         half = (self.difference.high - self.difference.low) / 2
         loss = self.difference.mean if self.difference.lower_is_better else -self.difference.mean
         size = loss / half if half > 0 and math.isfinite(half) else loss
@@ -129,7 +129,7 @@ def _shown(values: Sequence[float]) -> str:
 
 
 def compare(grid: Grid, place: Pair, key: str, where: str) -> Iterator[Compared]:
-    """With every peer that was measured there."""
+    """Comparisons with every peer that was measured at a place."""
     for method in (method for method in grid.along("method") if method != OURS):
         sides = [grid.values((*place, one), key) for one in (OURS, method)]
         if None not in sides:
@@ -139,7 +139,7 @@ def compare(grid: Grid, place: Pair, key: str, where: str) -> Iterator[Compared]
 
 
 def _best_peers(places: Sequence[Sequence[Compared]]) -> list[Compared]:
-    """At each place beside the peer of the best mean, which favours the peers; our losses first."""
+    """Comparison at each place with the peer of the best mean, which favours the peers; our losses first."""
 
     def best(place: Sequence[Compared]) -> Compared:
         sign = 1 if place[0].difference.lower_is_better else -1
@@ -149,7 +149,7 @@ def _best_peers(places: Sequence[Sequence[Compared]]) -> list[Compared]:
 
 
 def class_findings(grid: Grid) -> list[str]:
-    """A sentence each, the losses of trustgp first."""
+    """Sentences about all comparisons, the losses of trustgp first."""
     sets = [name for name in SETS if name in grid.along("trained")]
 
     def places(key: str, named: Mapping[str, Pair]) -> list[list[Compared]]:
@@ -173,7 +173,7 @@ def class_findings(grid: Grid) -> list[str]:
 
 
 def _tally(title: str, places: Sequence[Sequence[Compared]]) -> str:
-    """By peer, in how many places trustgp is worse, alike and better; those it loses to most often first."""
+    """Sentence with the numbers of worse, alike and better places by peer; the most frequent losses first."""
     counts: dict[str, Counter[str]] = {}
     for one in (one for place in places for one in place):
         counts.setdefault(one.rival, Counter())[one.difference.verdict] += 1

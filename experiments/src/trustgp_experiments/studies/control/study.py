@@ -29,7 +29,7 @@ QUICK_METHODS = ("gated know-nothing", ENSEMBLE, OURS)
 NEVER, ALWAYS, ORACLE, NOVELTY = "never", "always", "largest errors", f"{OURS}, novelty"
 FULL = mlp_recipe([21, 128, 128, 128, 7], activation=nn.SiLU, epochs=40, together=True)
 QUICK = mlp_recipe([21, 16, 7], epochs=3)
-# that train and validate, of 500 rows, every 20th of which is taken
+# for training and validation, of 500 rows each, every 20th of which is used
 TRAJECTORIES, QUICK_TRAJECTORIES = 600, 40
 TESTED = {"like the training": ("slow", 14), "elsewhere": ("shifted", 3), "faster, elsewhere": ("fast", 3)}
 ALL = "all motions"
@@ -46,7 +46,7 @@ TITLE = "Does an error bar help a controller to know when not to trust its netwo
 
 
 def run(setting: Setting) -> Result:
-    """One network a seed; every method flags as many rows."""
+    """Train one network per seed; every method flags the same number of rows."""
     grid = Grid.run(setting, one_seed, [()], axes=AXES, read=_read)
     network = setting.sized(FULL, QUICK).words()
     protocol, numbers = prose(__name__, setting=setting, network=network), {"seeds": grid.parts[()]}
@@ -54,7 +54,7 @@ def run(setting: Setting) -> Result:
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
-    """By share of alarms, kind of motion and method: tracking error, feedback torque and alarms."""
+    """Tracking error, feedback torque and alarms by share of alarms, kind of motion and method."""
     trajectories = setting.sized(TRAJECTORIES, QUICK_TRAJECTORIES)
     slow = simulate(rows=500 * trajectories, seed=seed)
     held_out = 500 * (trajectories // 10)
@@ -96,7 +96,7 @@ def _percent(share: float) -> str:
 
 
 def _flags(name: str, score: Tensor | None, rows: int, share: float) -> Tensor:
-    """The share of the rows with the largest scores, bool, [rows]."""
+    """Mask [rows] of the share of the rows with the largest scores; without a score, of all or none."""
     if score is None:
         return torch.full((rows,), name == ALWAYS)
     chosen = score.argsort(descending=True, stable=True)[: round(share * rows)]
@@ -104,7 +104,7 @@ def _flags(name: str, score: Tensor | None, rows: int, share: float) -> Tensor:
 
 
 def _by_kind(names: list[str], kinds: list[str], *measured: Tensor) -> dict[str, dict[str, Any]]:
-    """Root mean squares, and alarms on foreign motions, of methods [m] and trajectories [T]."""
+    """Root mean squares and alarms on foreign motions by kind and method; `measured` are [m, T] each."""
     error, effort, alarms = measured
     foreign = torch.tensor([kind != kinds[0] for kind in kinds])
     parts = {ALL: torch.ones(len(kinds), dtype=torch.bool)}
@@ -123,13 +123,13 @@ def _by_kind(names: list[str], kinds: list[str], *measured: Tensor) -> dict[str,
 
 
 def track(path: Tensor, torque: Tensor, flags: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean squared tracking error, and feedback torque over typical torques, each [m, T].
+    r"""Mean squares [m, T] of the tracking error, and of the feedback torque over typical torques.
 
     .. math:: \tau = w \hat\tau + K (q_d - q) + D (\dot q_d - \dot q)
 
-    with w = 1 and a soft K where the network is trusted, w = 0 and a stiff one where a row is flagged. From
-    wanted states [3, T, k, 7], torques [T, k', 7] and flags [m, T, k'] of decisions. Semi-implicit Euler:
-    damping and friction act on the new velocity, so that stiff joints are stable.
+    with w = 1 and a soft K where the network is trusted, w = 0 and a stiff one where a row is flagged. `path`
+    has wanted states [3, T, k, 7]; torques are [T, k', 7] and flags [m, T, k'], by decision. In semi-implicit
+    Euler steps damping and friction act on the new velocity, so that stiff joints are stable.
     """
     many, (trajectories, steps) = len(flags), path.shape[1:3]
     wanted = path[:, None].expand(-1, many, -1, -1, -1).flatten(1, 2)  # [3, m T, k, 7]
@@ -156,7 +156,7 @@ def track(path: Tensor, torque: Tensor, flags: Tensor, size: Tensor) -> tuple[Te
 
 
 def dynamics(q: Tensor, dq: Tensor, with_mass: bool) -> tuple[Tensor, Tensor | None]:
-    """Torques without acceleration or friction [n, 7], and the mass matrices [n, 7, 7], all in one pass."""
+    """Torques without acceleration or friction [n, 7], and mass matrices [n, 7, 7] or None, in one pass."""
     n, zero = len(q), torch.zeros_like(q)
     if not with_mass:
         return inverse_dynamics(q, dq, zero), None
@@ -176,8 +176,8 @@ def _read(part: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Tracking error by share of alarms and by motion, feedback torque and alarms; and findings, our losses
-    first."""
+    """Tables of tracking error by share of alarms and by motion, feedback torque and alarms; and findings,
+    our losses first."""
     grid = Grid.of(AXES, {(): numbers["seeds"]}, _read)
     shares = grid.along("alarms")
     columns = [ERROR.at(f"{share} flagged", alarms=share, tested=ALL) for share in shares]

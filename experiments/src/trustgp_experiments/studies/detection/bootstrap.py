@@ -13,8 +13,8 @@ DIGITS = 6  # behind the point, of a draw
 
 
 def resampled(pictures: int, *, seed: int) -> Tensor:
-    """How often each picture counts, float64, [1 + DRAWS, pictures]: first once each, then as drawn with
-    replacement. All methods share the draws of a seed."""
+    """Weights [1 + DRAWS, pictures], float64: each picture counts once in the first row, then as often as it
+    is drawn with replacement. All methods share the draws of a seed."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(pictures, (DRAWS, pictures), generator=generator)
     counts = torch.zeros(DRAWS, pictures, dtype=torch.float64)
@@ -23,12 +23,12 @@ def resampled(pictures: int, *, seed: int) -> Tensor:
 
 
 def mean_draws(values: Tensor, weights: Tensor) -> Tensor:
-    """The mean of rows [m] with weights [D, m], or of no row nan, [D]."""
+    """Means [D] of values [m] with weights [D, m]; NaN without a row."""
     return (weights @ values.double()) / weights.sum(dim=1)
 
 
 def auroc_draws(here: Tensor, weights: Tensor, there: Tensor, there_weights: Tensor) -> Tensor:
-    """The area under the ROC curve of familiar scores [m] and foreign ones [k], weights [D, m], [D, k]."""
+    """AUROC [D] of familiar scores [m] against foreign ones [k], with weights [D, m] and [D, k]."""
     ordered, order = here.double().sort()
     foreign = there.double().contiguous()
     below = torch.nn.functional.pad(weights[:, order].cumsum(dim=1), (1, 0))
@@ -40,8 +40,8 @@ def auroc_draws(here: Tensor, weights: Tensor, there: Tensor, there_weights: Ten
 def caught_draws(
     here: Tensor, weights: Tensor, there: Tensor, there_weights: Tensor, alarms: float
 ) -> Tensor:
-    """The share of foreign rows above the score that all but a share `alarms` of the familiar ones do not
-    exceed, [D]; the arguments are those of `auroc_draws`."""
+    """Share [D] of foreign rows above the threshold that a share `alarms` of the familiar rows may exceed;
+    the other arguments are those of `auroc_draws`."""
     ordered, order = here.double().sort()
     below = weights[:, order].cumsum(dim=1)
     needed = (1.0 - alarms) * below[:, -1:] - 1e-9 * below[:, -1:]
@@ -51,13 +51,13 @@ def caught_draws(
 
 
 def listed(draws: Tensor) -> list[float | None]:
-    """For a file: the score itself, and the draws; None where it is undefined."""
+    """List for JSON of the score itself and its draws; None where it is undefined."""
     return [round(value, DIGITS) if math.isfinite(value) else None for value in draws.tolist()]
 
 
 def merged(parts: Sequence[Any]) -> Any:
-    """Results of several seeds, leaf by leaf: draws become a mean with its interval, see `figure`; of all
-    else, the first."""
+    """Results of several seeds, merged leaf by leaf: draws become a mean with its interval, see `figure`; of
+    other values the first seed's is kept."""
     first = parts[0]
     if isinstance(first, Mapping):
         return {key: merged([part[key] for part in parts]) for key in first}
@@ -65,7 +65,7 @@ def merged(parts: Sequence[Any]) -> Any:
 
 
 def figure(parts: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    """The mean over seeds, its interval over pictures, and each seed's own."""
+    """Mean over seeds, its interval over pictures, and the score of each seed."""
     table = torch.tensor([[math.nan if v is None else v for v in part] for part in parts]).double()
     means = table.mean(dim=0)
     draws, own = means[1:][means[1:].isfinite()], float(means[0])

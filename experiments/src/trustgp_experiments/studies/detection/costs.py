@@ -1,4 +1,4 @@
-"""Costs of a call: the detector, trustgp, dropout and an ensemble, in turns, all in eager torch."""
+"""Costs of a call: the detector, trustgp, dropout and an ensemble, in turn, all in eager torch."""
 
 import time
 from collections import deque
@@ -20,7 +20,7 @@ DROPOUT = f"MC-dropout {PASSES}"  # decoder passes in one batch, after one pass 
 
 
 def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quick: bool) -> dict[str, Any]:
-    """Seconds, ratios in rounds, peak bytes of calls; a round takes the next image, `others` are members."""
+    """Seconds, ratios within rounds, peak bytes of calls; each round has its image, `others` are members."""
     network, decoder = model.network, Decoder(model.network)
     queue = deque(images.split(1))  # the first of them in this round
 

@@ -29,21 +29,21 @@ SAME = 0.5  # overlap from which a member has detected the same object
 
 @dataclass(frozen=True)
 class Detected:
-    """Detections of the one detector in some pictures, which all methods share."""
+    """Detections of one detector in a set of pictures, which all methods share."""
 
     pictures: PictureSet
-    image: Tensor  # of each, [m]
+    image: Tensor  # index of the picture of each detection, [m]
     boxes: Tensor  # in pixels, [m, 4]
-    logits: Tensor  # of the classes and, last, of no object, [m, C + 1]
+    logits: Tensor  # of the classes and, in the last column, of no object, [m, C + 1]
     hidden: Tensor  # inputs of the class head, [m, d]
     seen: Tensor  # features of trustgp, [m, d]
     passes: tuple[Tensor, Tensor]  # probabilities and boxes with dropout, [P, m, C + 1] and [P, m, 4]
-    members: tuple[Tensor, Tensor]  # the same of each member of an ensemble, the detector itself first
+    members: tuple[Tensor, Tensor]  # those of each member of an ensemble, the detector itself first
 
 
 @contextmanager
 def dropping(decoder: nn.Module, rate: float | None) -> Iterator[None]:
-    """Another rate of dropout in a decoder for a while; None: its own."""
+    """Set the dropout rate of a decoder inside the block; None keeps its own."""
     places = [(part, name) for part in decoder.modules() for name in DROPPED if _rate(part, name)]
     before = [getattr(*place) for place in places]
     for part, name in places if rate is not None else ():
@@ -62,8 +62,8 @@ def _rate(part: nn.Module, name: str) -> bool:
 def tuned_rate(
     network: Any, validation: PictureSet, settings: Detection, labels: Tensor, passes: int
 ) -> float:
-    """The rate of dropout under which the validation detections, of these classes, are likeliest, each with
-    its own temperature."""
+    """Dropout rate with the lowest NLL of validation detections of these classes, each rate with its own
+    temperature."""
 
     def loss(rate: float) -> float:
         chances = find(network, [], validation, settings, passes=passes, rate=rate).passes[0]
@@ -74,7 +74,7 @@ def tuned_rate(
 
 
 def member_temperature(chances: Tensor, labels: Tensor) -> float:
-    """One temperature of all members or passes, of their probabilities [S, m, C + 1], before their mean."""
+    """Temperature of all members or passes, for probabilities [S, m, C + 1] before they are averaged."""
     return likeliest_temperature(_logits(chances), labels)
 
 
@@ -96,8 +96,8 @@ def find(
     passes: int = PASSES,
     rate: float | None = None,
 ) -> Detected:
-    """All that peers need, in one pass; `others` are further members of the ensemble, `rate` that of dropout,
-    None: as it was trained."""
+    """Detections with all that peers need; `others` are further members of the ensemble, `rate` is the
+    dropout rate, None: that of the training."""
     parts = []
     decoder = network.model.decoder
     with torch.random.fork_rng(), torch.no_grad(), dropping(decoder, rate):
@@ -116,7 +116,7 @@ def find(
 def _batch(
     network: Any, others: Sequence[Any], images: Tensor, settings: Detection, passes: int
 ) -> tuple[Tensor, ...]:
-    """Image, boxes, logits and hidden, probabilities and boxes of passes, and of members: see `Detected`."""
+    """Fields of `Detected` for a batch, from `image` on, with `passes` and `members` as two tensors each."""
     labels = network.config.num_labels
     size = images.new_tensor([images.shape[3], images.shape[2]] * 2)
     watched = Decoder(network)
@@ -137,13 +137,13 @@ def _batch(
 
 
 class Decoder:
-    """A detector of the DETR family whose decoder can run again with dropout: what comes before has none."""
+    """Detector of the DETR family whose decoder can run again with dropout; layers before it have none."""
 
     def __init__(self, network: Any) -> None:
         self.network, self.given = network, ((), {})
 
     def __call__(self, images: Tensor) -> Any:
-        """The detector's own output; keeps the inputs of the decoder."""
+        """Output of the detector; the inputs of its decoder are stored for `again`."""
 
         def entered(module: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
             self.given = (arguments, named)
@@ -159,8 +159,8 @@ class Decoder:
         return detected
 
     def again(self, image: Tensor, query: Tensor, size: Tensor, passes: int) -> tuple[Tensor, Tensor]:
-        """Probabilities [P, m, C + 1] and boxes [P, m, 4] of passes with dropout, all in one batch on what
-        the encoder gave once; image, query: detections [m]."""
+        """Probabilities [P, m, C + 1] and boxes [P, m, 4] of passes with dropout, all in one batch on the
+        stored output of the encoder; image and query select the detections [m]."""
         place = (slice(None), image, query)
         positional = [_repeated(value, passes) for value in self.given[0]]
         named = {name: _repeated(value, passes) for name, value in self.given[1].items()}
@@ -176,12 +176,12 @@ class Decoder:
 
 
 def _repeated(value: Any, times: int) -> Any:
-    """A batch so many times over; other values as they are."""
+    """Tensor repeated this many times along the batch; other values are unchanged."""
     return value.repeat(times, *[1] * (value.ndim - 1)) if isinstance(value, Tensor) else value
 
 
 def _matched(chances: Tensor, boxes: Tensor, image: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities and box of another member for each detection: its surest query there, or "no object"."""
+    """Probabilities and box of another member for each detection: its surest query there, else no object."""
     probabilities = torch.zeros(len(image), chances.shape[2])
     probabilities[:, -1] = 1.0
     places = own.clone()
@@ -208,8 +208,8 @@ class FeatureScores:
     def fit(
         cls, features: Tensor, labels: Tensor, classes: int, held_out: Tensor, held_labels: Tensor
     ) -> Self:
-        """From detections of an object, and those of validation pictures, which choose the ridges; labels:
-        its class, or C for none."""
+        """Fit to detections of an object; detections in validation pictures choose the ridges. Labels are its
+        class, or C for none."""
         rows, kinds = features[labels < classes].double(), labels[labels < classes]
         held = held_out[held_labels < classes].double(), held_labels[held_labels < classes]
         common, own = (Gaussians.fit(rows, kinds, held, shared=one) for one in (True, False))
@@ -218,7 +218,7 @@ class FeatureScores:
         return cls(common, own, nearest_neighbours(rows, k=NEIGHBOURS), usual)
 
     def __call__(self, features: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """By name: scores, and what a deviation of edges may be a power of, [m] each."""
+        """Scores by name, each with the quantity of which the std of edges may be a power, [m] each."""
         seen = Seen(features.double(), features[:, :0])
         distance = self.common.distances(features).amin(dim=1)
         nearest, density = self.nearest(seen), -self.classes.log_density(features)
@@ -233,7 +233,7 @@ class FeatureScores:
 def last_layer_laplace(
     network: Any, train: Detected, labels: Tensor, held: Detected, held_labels: Tensor
 ) -> Any:
-    """laplace-torch's posterior of the class head on its inputs; labels: the class detected, or none."""
+    """Posterior of the class head on its inputs, by laplace-torch; labels: the class detected, or none."""
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):
         own.data.zero_()[: len(given)] = given.data.cpu()

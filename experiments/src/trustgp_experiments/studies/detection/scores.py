@@ -35,10 +35,10 @@ SEEN = "on what was seen"  # ends the names of peers on the features of trustgp
 class Answer:
     """Uncertainty of a method about detections; the entropy is a score of all methods with probabilities."""
 
-    probabilities: Tensor  # of the classes and, last, of no object, [m, C + 1]
-    unknown: Tensor  # what the deviation of edges is a power of, [m] or [m, 4]
+    probabilities: Tensor  # of the classes and, in the last column, of no object, [m, C + 1]
+    unknown: Tensor  # quantity of which the std of edges is a power, [m] or [m, 4]
     boxes: Tensor  # its own, in pixels, [m, 4]
-    edges: tuple[Tensor, float] | None = None  # scale [m, 4] and degrees of freedom, of a method's own
+    edges: tuple[Tensor, float] | None = None  # a method's own scale [m, 4] and degrees of freedom
     pictures: Tensor | None = None  # novelty of each picture; None: that of its most novel detection
     novelty: dict[str, Tensor] = field(default_factory=dict)  # by the name of the score, [m] each
     has_classes: bool = True  # False: the probabilities are the detector's
@@ -54,7 +54,7 @@ class Methods:
 
     temperature: float
     passes: float = 1.0  # the temperature of passes with dropout
-    members: float = 1.0  # that of the members of an ensemble
+    members: float = 1.0  # the temperature of the members of an ensemble
     laplace: Any = None
     model: DetectionModel | None = None
     features: FeatureScores | None = None  # of the inputs of the class head
@@ -62,7 +62,7 @@ class Methods:
 
 
 def all_answers(detected: Detected, methods: Methods) -> dict[str, Answer]:
-    """By method."""
+    """Answers of all methods, by name."""
     boxes, logits = detected.boxes, detected.logits
     plain, cooled = logits.softmax(dim=1), (logits / methods.temperature).softmax(dim=1)
     energy = -logits.double().logsumexp(dim=1)
@@ -109,7 +109,7 @@ def _several(chances: Tensor, boxes: Tensor, temperature: float = 1.0) -> Answer
 
 
 def hits(detected: Detected) -> tuple[Tensor, Tensor]:
-    """The object of each detection, by index in its picture, -1: none, [m]; and its true class or C, [m].
+    """Index [m] of each detection's object in its picture, -1 for none, and its true class [m], C for none.
 
     An object is detected once, by the surest detection that overlaps it enough.
     """
@@ -128,7 +128,7 @@ def hits(detected: Detected) -> tuple[Tensor, Tensor]:
 
 
 def on_novel(detected: Detected) -> Tensor:
-    """Which detections overlap an object of an unknown class by `NEAR`, and no other more, bool, [m]."""
+    """Mask [m] of detections that overlap an object of an unknown class by `NEAR`, and no other more."""
     mask = torch.zeros(len(detected.image), dtype=torch.bool)
     for i, things in enumerate(detected.pictures.things):
         here = detected.image == i
@@ -154,7 +154,7 @@ def separation(
                 there = answers[test][method].scores[score]
                 sides = here, near, there[mask], far[:, mask]
                 pictures = []
-                for name in (FAMILIAR, test):  # of a picture its own novelty, or that of its detections
+                for name in (FAMILIAR, test):  # a picture's own novelty, or that of its detections
                     answer, own = answers[name][method], score == LATENT
                     largest = largest_by_picture(answer.scores[score], detected[name])
                     pictures.append(answer.pictures if own and answer.pictures is not None else largest)
@@ -178,7 +178,7 @@ def largest_by_picture(scores: Tensor, detected: Detected) -> Tensor:
 
 
 def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
-    """Shares of both in bars of equal width; those beyond an end count in the last bar there."""
+    """Histograms of both sets of scores, with bars of equal width; scores beyond an end count in its bar."""
     top = float(torch.cat([here, there]).quantile(0.995).clamp_min(1e-9))
     edges = torch.linspace(0, top, BARS + 1, dtype=torch.float64)
 
@@ -198,8 +198,8 @@ class Judged:
 
 
 def edge_noises(validation: Judged, changed: Judged) -> dict[str, EdgeNoise]:
-    """The noise of edges, fitted to validation pictures and their photometric variants, of all methods that
-    have none of their own."""
+    """Noise of edges, fitted to validation pictures and their photometric variants, for all methods that have
+    none of their own."""
     parts = [(judged, hits(judged.detected)[0]) for judged in (validation, changed)]
 
     def errors(method: str, judged: Judged, target: Tensor) -> EdgeErrors:
@@ -247,7 +247,7 @@ def calibration(test: Judged, noises: Mapping[str, EdgeNoise], *, seed: int = 0)
 
 
 def _errors(boxes: Tensor, target: Tensor, detected: Detected) -> Tensor:
-    """Of detections that have detected an object, in pixels, float64, [k, 4]."""
+    """Errors [k, 4] of the edges of detections that match an object, in pixels, float64."""
     rows, things = (target >= 0).nonzero().flatten().tolist(), detected.pictures.things
     true = torch.stack([things[int(detected.image[r])].boxes[int(target[r])] for r in rows])
     return (boxes[target >= 0] - true).double()

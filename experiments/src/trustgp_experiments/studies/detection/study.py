@@ -28,7 +28,7 @@ HISTOGRAMS = note(__name__, "Histograms")
 
 
 def run(setting: Setting) -> Result:
-    """All detectors, and the times of one of them."""
+    """Score every method on all detectors, and time the calls of one of them."""
     skipped = "a quick run has none." if setting.quick else ""
     parts = [setting.once(f"scenes-{k}", lambda k=k: _scenes(setting, k)) for k in range(setting.seeds)]
     scores = [{key: value for key, value in part.items() if key != "times"} for part in parts]
@@ -55,7 +55,7 @@ def _cells(setting: Setting) -> dict[str, Any]:
 
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
-    """With times, of the first seed."""
+    """Scores on the scenes of a seed; the first seed also has times."""
     fitted, validated, tested = setting.sized((5000, 500, 500), (24, 16, 8))
     sizes = {"fitted": fitted, "validated": validated, "tested": tested}
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
@@ -79,7 +79,7 @@ def _fitted(world: World, device: str) -> DetectionModel:
 def _scored(
     world: World, model: DetectionModel, *, seed: int, variants: int = MAX_VARIED, passes: int = PASSES
 ) -> dict[str, Any]:
-    """Every method on every set of pictures; so many validation pictures also have photometric variants."""
+    """Scores of every method on every set of pictures; `variants` validation pictures are also varied."""
     network, settings = model.network, model.settings
     others = [trained(name).to(network.device) for name in world.detector[1:]]
     train = find(network, [], world.fit, settings, passes=1)
@@ -116,8 +116,8 @@ def _scored(
 
 
 def draw_histograms(told: Mapping[str, Any], test: str, path: Path, made_by: str | None) -> None:
-    """Scores of familiar and of foreign detections, by method: the entropy, and below the latent variance.
-    The commit of the code that made them is in the corner."""
+    """Draw histograms of the scores of familiar and foreign detections by method: the entropy, and below it
+    the latent variance. The commit of the code that made them is in the corner."""
     methods = [method for method in DRAWN if method in told]
     with plots.figure(path, width=2.0 * len(methods) + 0.8, height=4.6) as figure:
         panels = figure.subplots(2, len(methods), squeeze=False)

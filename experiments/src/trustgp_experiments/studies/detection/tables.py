@@ -35,7 +35,7 @@ COSTS_NOTE = note(__name__, "Costs")
 
 
 def summarise(numbers: Figures) -> tuple[list[Table], list[str]]:
-    """Separation from familiar pictures, calibration, costs; and findings."""
+    """Tables of separation from familiar pictures, calibration and costs; and findings."""
     worlds, times = numbers["worlds"], numbers["times"]
     separated = [
         [test, method, score, *_cells(scores, SEPARATED)]
@@ -85,7 +85,7 @@ def _costs(times: Figures) -> Table:
 
 
 def findings(worlds: Figures, times: Figures) -> list[str]:
-    """One sentence each, from the numbers; each promise, and whether it is kept."""
+    """Sentences from the numbers, with each promise and whether it is kept."""
     sentences = [_best(world["told"], test) for world in worlds.values() for test in world["told"][OURS]]
     if "scenes" in worlds:
         sentences += _of_scenes(worlds["scenes"])
@@ -99,7 +99,7 @@ def findings(worlds: Figures, times: Figures) -> list[str]:
 
 
 def _best(told: Figures, test: str) -> str:
-    """Ours by latent variance against the best score of any other method."""
+    """Sentence that compares our latent variance with the best score of any other method."""
     own, others = told[OURS][test][LATENT]["auroc"], {}
     for method, tests in told.items():
         if method != OURS and SEEN not in method:

@@ -28,7 +28,7 @@ STARTS = 5  # first pictures of seeds among these
 
 @dataclass(frozen=True)
 class PictureSet:
-    """Images as the detector takes them, and their objects; the first `known` classes trained it."""
+    """Images in the detector's input format, and their objects; training was on the first `known` classes."""
 
     images: Tensor
     things: list[BoxTargets]
@@ -50,7 +50,7 @@ class World:
     tests: dict[str, PictureSet]  # the others are compared with `FAMILIAR`
 
     def photometric_variants(self, count: int) -> PictureSet:
-        """The photometric variants of validation pictures that calibrate trustgp, and every other method."""
+        """Photometric variants of the first validation pictures, which calibrate every method."""
         changed = [photometric_variants(image[None]) for image in self.validation.images[:count]]
         things = [one for one in self.validation.things[:count] for _ in range(VARIANTS)]
         images = torch.cat([one for each in changed for one in each])
@@ -58,8 +58,8 @@ class World:
 
 
 def make_scenes(*, seed: int, fitted: int, validated: int, tested: int, jobs: int = 1) -> World:
-    """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
-    has pictures of its own, and judges another detector; the others are members of its ensemble."""
+    """Rendered world: many pictures in carry style to fit on, some in carry, flight and novel styles to test.
+    Each seed has its own pictures and tests another detector; the others are members of its ensemble."""
     carry = {"fit": (fitted, "carry", 0, first_fitted(seed, fitted))}
     carry["validation"] = (validated, "carry", SEEDS["validation"] + seed, 0)
     styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LATER: "later", LOOKED_AT: "novel"}
@@ -71,7 +71,7 @@ def make_scenes(*, seed: int, fitted: int, validated: int, tested: int, jobs: in
 
 
 def first_fitted(seed: int, fitted: int) -> int:
-    """Number of the first picture that the error bar of a seed is fitted to; all trained the detector."""
+    """Index of the first picture to which the error bar of a seed is fitted; all were training pictures."""
     return seed % STARTS * (TRAINED - fitted) // (STARTS - 1)
 
 
@@ -91,7 +91,7 @@ def _render(request: Request) -> Scenes:
 
 
 def make_cells() -> World:
-    """BCCD's own split, and all raccoons."""
+    """World of photographs: BCCD with its own split, and all raccoons."""
     parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
     fit, validation, test = (_labelled(part, len(part.kinds)) for part in parts)
     tests = {FAMILIAR: test, "raccoons": _labelled(load_photographs("raccoon", "all"), 0)}
@@ -99,7 +99,7 @@ def make_cells() -> World:
 
 
 def _labelled(source: Any, known: int) -> PictureSet:
-    """Of `Scenes` or `Photographs`; so many of their classes trained the detector."""
+    """Picture set of `Scenes` or `Photographs`; the detector was trained on the first `known` classes."""
     return PictureSet(pixels(source.images), list(map(BoxTargets, source.boxes, source.labels)), known)
 
 

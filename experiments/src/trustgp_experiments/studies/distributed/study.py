@@ -52,7 +52,7 @@ class Stopwatch:
         self.runs.append((len(tasks), time.perf_counter() - began))
 
     def experts_seconds(self, num_experts: int) -> float:
-        """Of the last run that had a task for each expert: the experts are solved last."""
+        """Seconds of the last run that had a task for each expert: the experts are solved last."""
         return [seconds for tasks, seconds in self.runs if tasks == num_experts][-1]
 
 
@@ -66,7 +66,7 @@ def settings(device: str, cores: int) -> list[tuple[str, int]]:
 
 
 def started(kind: str, workers: int) -> tuple[Executor, float]:
-    """An executor whose workers are up, and how many seconds that took."""
+    """Executor whose workers are up, and the seconds that this took."""
     executor, began = KINDS[kind](workers), time.perf_counter()
     for _ in executor.run(time.sleep, [0.02] * 2 * workers):  # so long that no worker does the work of all
         pass
@@ -83,7 +83,7 @@ def run(setting: Setting) -> Result:
 
 
 def measure(setting: Setting, seed: int) -> dict[str, Any]:
-    """Every executor once in each repeat, so that other load of the machine falls on all of them."""
+    """Measure every executor once per repeat, so that other load of the machine falls on all of them."""
     n, num_experts, widths, repeats = _size(setting)
     arm = simulate(rows=n, seed=seed)
     scaling = standardise(arm.inputs, arm.targets)
@@ -117,7 +117,7 @@ def _size(setting: Setting) -> tuple[int, int, list[int], int]:
 
 
 def _grid(runs: Sequence[Mapping[str, Any]]) -> Grid:
-    """By executor and workers, one value for each repeat of each seed, also over the first executor's."""
+    """Grid by executor and workers: a value for each repeat of each seed, also over the first executor's."""
     repeats = []
     for times in (run["times"] for run in runs):
         for k, first in enumerate(times[0]["seconds"]):
@@ -130,7 +130,7 @@ def _grid(runs: Sequence[Mapping[str, Any]]) -> Grid:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """A sentence for each executor at its most workers, and one on whether all gave the same model."""
+    """Table of times; findings on each executor with the most workers, and on whether the models agree."""
     grid, sentences = _grid(numbers["seeds"]), []
     for kind in grid.along("executor"):
         most = max(grid.along("workers", executor=kind))

@@ -34,7 +34,7 @@ Cell = tuple[str, str]  # a method, and a runtime
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows of a call, threads of one operation, and runtimes."""
+    """Number of rows in a call, number of threads of one operation, and runtimes."""
 
     batch: int
     threads: int
@@ -46,7 +46,7 @@ class Workload:
 
 
 def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[str, Any]]:
-    """An entry for each method and runtime: seconds, ratios within rounds, bytes, reasons why not."""
+    """Entries by method and runtime: seconds, ratios within rounds, peak bytes, or the reason for a gap."""
     peaks = {}
     with threads(load.threads):
         calls = Calls(case, load)
@@ -69,8 +69,8 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
 
 
 class Calls:
-    """Calls by method and runtime, and why some are missing. Of more than one row, passes and members are
-    called only where their own code runs. onnxruntime has the workload's threads; the caller sets torch's."""
+    """Calls by method and runtime, and the reasons why some are missing. With more than one row, passes and
+    members are called only in `OWN_CODE`. onnxruntime has the workload's threads; the caller sets torch's."""
 
     def __init__(self, case: FittedCase, load: Workload) -> None:
         self.case, self.load = case, load
@@ -104,7 +104,7 @@ class Calls:
                 self.reasons[name, runtime] = reason_of(error)
 
     def _add_network(self, runtime: str, plain: Callable[[Any], Tensor], given: Any) -> None:
-        """The network, passes and members; without their own code, as many calls of the network."""
+        """Add calls of the network, passes and members; outside `OWN_CODE` as many calls of the network."""
         own = runtime in OWN_CODE
         noisy, members = (self.case.noisy, self.case.members) if own else (plain, [plain] * MEMBERS)
 
@@ -128,8 +128,8 @@ class Calls:
         add(ENSEMBLE, lambda: moments(torch.stack([member(given) for member in members])))
 
     def _ready(self, name: str, runtime: str) -> Callable[[Any], Any]:
-        """The network or a method as a function of the inputs: its own Python code, operations of torch one
-        after another without that code, or a file."""
+        """Network or method as a function of the inputs: its own Python code, a traced graph of torch
+        operations, compiled or not, or an exported file."""
         case, inputs = self.case, self.inputs
         if runtime in OWN_CODE:
             return case.network if name == PLAIN else case.method(name).predict
@@ -163,7 +163,7 @@ class Calls:
 
 
 def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable[[], list[Tensor]]:
-    """A whole call, which reads the place, as one CUDA graph: inputs are copied in, results out."""
+    """CUDA graph of a whole call that reads `place`; each replay copies the inputs in and the results out."""
     graph, output = record_graph(call, inputs.device)
     results = [output] if isinstance(output, Tensor) else list(output)
 
@@ -176,7 +176,7 @@ def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable
 
 
 def onnx_session(file: Path, threads: int) -> Any:
-    """An onnxruntime session on so many CPU threads, which do not spin while they wait."""
+    """Session of onnxruntime on this many CPU threads, which do not spin while they wait."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -187,7 +187,7 @@ def onnx_session(file: Path, threads: int) -> Any:
 
 
 def export_network(network: nn.Module, file: Path, inputs: Tensor) -> None:
-    """The network alone as ONNX, for any number of rows."""
+    """Export the network alone as ONNX, for any number of rows up to 2^16."""
     rows = torch.export.Dim("rows", min=1, max=2**16)
     example = inputs[:1].repeat(2, *[1] * (inputs.ndim - 1))
     options: Any = {"dynamic_shapes": ({0: rows},), "verbose": False, "external_data": False}

@@ -26,11 +26,11 @@ DEFAULT = "default"
 PLAIN, SERIAL, BATCHED, ENSEMBLE = "network", "MC-dropout 20", "MC-dropout 20, batched", "ensemble of 5"
 LAPLACE = LAST, KFAC = "Laplace last layer", "Laplace KFAC"
 PEERS = {PLAIN: ("network + noise", "softmax"), KFAC: ("Laplace GLM", "Laplace KFAC")}
-"""Their names among the peers, of a regression and of classes, where these differ."""
+"""Names of these methods among the peers, for a regression and for classes, where they differ."""
 
 
 def ours(budget: str) -> str:
-    """The name of trustgp at a budget."""
+    """Name of trustgp at a budget."""
     return f"trustgp {budget}"
 
 
@@ -47,7 +47,7 @@ class FittedCase:
 
     @cached_property
     def network(self) -> nn.Module:
-        """Trained with dropout, in eval mode, which drops nothing."""
+        """Network trained with dropout, in eval mode, where it drops nothing."""
         return self._member(0, trained=True)
 
     @cached_property
@@ -56,7 +56,7 @@ class FittedCase:
 
     @cached_property
     def members(self) -> list[nn.Module]:
-        """The ensemble: the network and others from other starts, trained where `kind.members` is true."""
+        """Ensemble of the network and others from other seeds, trained only if `kind.members` is true."""
         return [self.network, *(self._member(k, trained=self.kind.members) for k in range(1, MEMBERS))]
 
     @property
@@ -70,7 +70,7 @@ class FittedCase:
         return [PLAIN, SERIAL, ENSEMBLE, *LAPLACE, *self.budgets]
 
     def method(self, name: str) -> Any:
-        """One of the `methods`, fitted once; one that cannot be raises the same error every time."""
+        """Method of this name, fitted once; one that cannot be fitted raises the same error every time."""
         if name not in self._fits:
             try:
                 self._fits[name] = self._fitted(name)
@@ -85,12 +85,12 @@ class FittedCase:
         return self.folder / f"{name.removeprefix(ours(''))}{suffix}"
 
     def inputs(self, batch: int) -> Tensor:
-        """So many test inputs on the device; repeated where there are fewer."""
+        """Batch of test inputs on the device, repeated if there are fewer."""
         test = self.rows.tests[IN_DOMAIN][0]
         return test[torch.arange(batch) % len(test)].to(self.device)
 
     def _fitted(self, name: str) -> Any:
-        """On the first `kind.size.fitted` training rows, with the validation rows."""
+        """Method fitted to the first `kind.size.fitted` training rows and to the validation rows."""
         pairs = [part[: self.kind.size.fitted] for part in self.rows.train], self.rows.validation
         rows, validation = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in pairs)
         if name == SERIAL:  # without the `fit` of these two: it takes dropout by layers, not by functions
@@ -119,7 +119,7 @@ class FittedCase:
 
 
 def quality(case: FittedCase) -> dict[str, dict[str, Any]]:
-    """NLL of the test rows, AUROC of new ones, bytes, or a reason why not, by method."""
+    """NLL of the test rows, AUROC of new rows and bytes by method, or the reason why they are missing."""
     scores: dict[str, dict[str, Any]] = {}
     for name in case.methods:
         try:
@@ -132,7 +132,7 @@ def quality(case: FittedCase) -> dict[str, dict[str, Any]]:
 
 
 def held_bytes(case: FittedCase, name: str) -> int:
-    """What a robot must store for a method: all networks, and the error bar."""
+    """Bytes that a robot must store for a method: all networks, and the error bar."""
     method = case.method(name)
     return shipped_bytes(TrustGP(method) if name in case.budgets else method)
 
@@ -148,7 +148,7 @@ def _scores(case: FittedCase, method: Any) -> dict[str, float | None]:
         nll = -familiar.log_prob(targets).mean()
 
     def novelty(prediction: Any) -> Tensor:
-        """One number a row: the mean epistemic variance; of classes the score, else the entropy."""
+        """Novelty [n]: the mean epistemic variance; for classes the score, or the entropy without one."""
         if not case.kind.classes:
             return as_matrix(prediction.epistemic).double().mean(dim=1)
         score = prediction.score

@@ -45,7 +45,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """He et al. 2016, with a stem for small images and dropout; a width of 64 makes 11 million parameters."""
+    """ResNet-18 (He et al. 2016) with a stem for small images and dropout; width 64 has 11 M parameters."""
 
     def __init__(self, outputs: int, *, width: int = 64, dropout: float = 0.1, seed: int = 0) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class ResNet18(nn.Module):
 
 
 class FlatDetr(nn.Module):
-    """A small DETR (Carion et al., 2020) from images to one row of numbers each: queries' classes and boxes.
+    """A small DETR (Carion et al., 2020) that maps an image to one row with the queries' classes and boxes.
 
-    Made by transformers from a configuration, with random weights: nothing is downloaded. The backbone is of
-    ResNet-18's shape, its first stage `width` wide; classes are the `TEXTURES` and "nothing".
+    It is made by transformers from a configuration, with random weights: nothing is downloaded. The backbone
+    has ResNet-18's shape, its first stage `width` wide; classes are the `TEXTURES` and "nothing".
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class FlatDetr(nn.Module):
             self.detr: Any = DetrForObjectDetection(DetrConfig(**options))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, queries * (len(TEXTURES) + 1 + 4)] of images [n, 3, height, width]."""
+        """Logits and boxes [n, queries * (len(TEXTURES) + 1 + 4)] of images [n, 3, height, width]."""
         output = self.detr(pixel_values=images)
         return torch.cat([output.logits, output.pred_boxes], dim=-1).flatten(1)
 
 
 def named(network: nn.Module, *starts: str) -> list[str]:
-    """Names of the parameters that begin with one of these."""
+    """Names of the parameters that begin with one of `starts`."""
     return [name for name, _ in network.named_parameters() if name.startswith(starts)]
 
 
 def dropping(network: nn.Module) -> nn.Module:
-    """A copy that drops units, by layers or by functions; batch normalisation stays in eval mode."""
+    """Copy of a network with active dropout, in layers or functions; batch norm stays in eval mode."""
     noisy = copy.deepcopy(network).train()
     for module in noisy.modules():
         if isinstance(module, _NormBase):
@@ -113,7 +113,7 @@ class Kind:
 
     name: str
     shape: str  # in words
-    rows: Callable[[CaseSize, int], Case]  # of a size, from a seed; new ones are a test set
+    rows: Callable[[CaseSize, int], Case]  # from a size and a seed; one test set has new rows
     network: Callable[[int], nn.Module]  # with fresh weights, from a seed
     size: CaseSize
     longer: CaseSize  # on a GPU
@@ -145,7 +145,7 @@ def _detr_budgets(network: nn.Module) -> Budgets:
 
 
 def _sketches(*sizes: tuple[int, str | list[str]], **more: Any) -> Budgets:
-    """From sizes of sketches and their parameters, the largest first."""
+    """Budgets from sizes of sketches and their parameters, the largest first."""
     sketches = (Sketch(size, parameters=parameters) for size, parameters in sizes)
     named = zip(("large", "medium", "small"), sketches, strict=True)
     return {name: {**more, "tangents": sketch} for name, sketch in named}
@@ -205,7 +205,7 @@ KINDS = (
 
 
 def kinds(*, quick: bool, device: str) -> dict[str, Kind]:
-    """The networks by name; `quick`: tiny ones of the same build."""
+    """Networks by name; `quick` gives tiny ones with the same architecture."""
     if quick:
         tiny = CaseSize(160, 120, 40)
         chosen = [replace(k, size=tiny, shape=f"tiny, in place of {k.shape}", **k.tiny) for k in KINDS]

@@ -20,7 +20,7 @@ NEW = "new"  # test rows of another kind
 
 @dataclass(frozen=True)
 class CaseSize:
-    """How many rows there are, and how long the network is trained: AdamW, one cycle."""
+    """Numbers of rows, and the length of the network's training with AdamW in one cycle."""
 
     train: int  # rows that train the network
     fitted: int  # of these, the first, that error bars are fitted on
@@ -31,7 +31,7 @@ class CaseSize:
 
 
 def arm(size: CaseSize, seed: int) -> Case:
-    """Slow motions of the simulated arm; new ones are fast. Inputs [n, 21], targets [n, 7]."""
+    """Slow motions of the simulated arm, and fast ones as new rows: inputs [n, 21], targets [n, 7]."""
 
     def motions(rows: int, number: int, style: str = "slow") -> Recording:
         return simulate(rows=rows * STRIDE, seed=10 * seed + number, style=style, blocks=True)
@@ -47,9 +47,9 @@ def arm(size: CaseSize, seed: int) -> Case:
 
 
 def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
-    """Fashion-MNIST, new images from MNIST; or generated patterns without the data.
+    """Images of Fashion-MNIST, and new ones of MNIST, or generated patterns if the data is missing.
 
-    Images are [1, 28, 28], or in `colour` [3, 32, 32], the grey ones padded and three times over.
+    Images are [1, 28, 28], or with `colour` [3, 32, 32]: the grey ones padded, repeated in three channels.
     """
     total = size.train + size.held
     try:
@@ -75,7 +75,7 @@ def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
 
 
 def patterns(n: int, kind: int, *, seed: int) -> Pair:
-    """Ten blurred patterns, others for each kind, and noise: pixels in [0, 1], [n, 1, 28, 28], and labels."""
+    """Images [n, 1, 28, 28] in [0, 1], with ten blurred patterns that depend on `kind`, and noise; labels."""
     coarse = torch.rand(10, 1, 5, 5, generator=torch.Generator().manual_seed(kind)) ** (1 + 2 * kind)
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (n,), generator=generator)
@@ -84,7 +84,7 @@ def patterns(n: int, kind: int, *, seed: int) -> Pair:
 
 
 def rectangles(size: CaseSize, seed: int, *, side: int, queries: int) -> Case:
-    """Pictures [3, side, side] of textured rectangles, new ones of other textures, and targets of queries.
+    """Pictures [3, side, side] of textured rectangles, new ones with other textures, and targets of queries.
 
     Query k is for the k-th rectangle from the left: scores of the classes and of "nothing", 1 or 0, then
     its box (centre, width and height as shares of the side). So all outputs are a regression.
@@ -128,7 +128,7 @@ def _pictures(n: int, kinds: tuple[str, ...], seed: int, side: int, queries: int
 
 
 def _texture(name: str, x: Tensor, y: Tensor) -> Tensor:
-    """From 0 to 1, shape [side, side]."""
+    """Texture [side, side] with values from 0 to 1."""
     waves = {
         "plain": torch.ones_like(x + y),
         "lines": (50 * y).sin().expand_as(x + y),

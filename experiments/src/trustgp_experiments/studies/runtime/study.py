@@ -43,7 +43,7 @@ def run(setting: Setting) -> Result:
 
 
 def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
-    """One network: a part for its quality, and one for each batch size and number of threads."""
+    """Results of one network: a part for its quality, and one for each batch size and number of threads."""
     name = f"{kind.name.lower()}-{seed}"
     case = FittedCase(kind, seed=seed, device=setting.device, folder=setting.part(name))
     scores = setting.once(f"{name}-quality", lambda: {"quality": quality(case), "made": case.rows.made})
@@ -55,13 +55,13 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
 
 
 def _smallest_budget(kind: Kind) -> Kind:
-    """The same with one budget beside the default: every one is fitted, traced and exported."""
+    """Copy of a kind with one budget beside the default, since each is fitted, traced and exported."""
     return replace(kind, budgets=lambda network: dict([*kind.budgets(network).items()][-1:]))
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
-    """Compiled and recorded calls are measured by themselves; a quick run exports and traces the first
-    network only."""
+    """Workloads of a network, with separate ones for compiled and recorded calls; a quick run exports and
+    traces the first network only."""
     cuda = setting.device.startswith("cuda")
     counts = [1] if cuda or setting.quick else sorted({1, usable_cores()})
     loads, whole = [], not setting.quick or kind.name == FIRST

@@ -39,13 +39,13 @@ QUALITY = Pivot(
 
 Entry = Mapping[str, Any]
 Entries = Mapping[str, Sequence[Entry]]
-"""By network, an entry for each method, runtime, batch and number of threads."""
+"""Entries by network, one for each method, runtime, batch and number of threads."""
 Quality = Mapping[tuple[str, str], Entry]
-"""By network and method."""
+"""Scores by network and method."""
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Quality, and the times of each network; which peers are ahead, and what was skipped."""
+    """Tables of quality and of each network's times; findings on peers ahead and on skipped networks."""
     labels = ("method", "runtime", "batch", "threads")
     entries, quality = {}, {}
     for name, seeds in numbers["networks"].items():
@@ -60,7 +60,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
 
 
 def _merged(seeds: Iterable[Sequence[Entry]], *labels: str) -> list[Entry]:
-    """Entries with the same labels as one: means of the numbers that every seed has, the first reason."""
+    """Entries merged by labels, with means of the numbers that every seed has, and the first reason."""
     groups: dict[tuple, list[Entry]] = {}
     for entry in chain.from_iterable(seeds):
         groups.setdefault(tuple(entry[label] for label in labels), []).append(entry)
@@ -74,7 +74,7 @@ def _merged(seeds: Iterable[Sequence[Entry]], *labels: str) -> list[Entry]:
 
 
 def time_table(network: str, entries: Sequence[Entry], device: str) -> Table:
-    """Every method, runtime, batch and threads."""
+    """Table of times by batch, threads, runtime and method."""
 
     def where(entry: Entry) -> str:
         threads = entry["threads"]
@@ -88,7 +88,7 @@ def time_table(network: str, entries: Sequence[Entry], device: str) -> Table:
 
 
 def lower_nll(quality: Quality) -> list[str]:
-    """Of the default: which peers have the lower NLL, by network, the lowest first."""
+    """Sentence on peers with a lower NLL than the default, by network, the lowest first."""
     lost = []
     for network in dict.fromkeys(network for network, _ in quality):
         nll = {m: one["nll"] for (n, m), one in quality.items() if n == network and one["nll"] is not None}
@@ -100,7 +100,7 @@ def lower_nll(quality: Quality) -> list[str]:
 
 
 def against_ensembles(entries: Entries) -> list[str]:
-    """Of the default: the cost of a call over five networks in the same runtime, the slowest first."""
+    """Sentence on the time of the default's call over five networks in one runtime, the slowest first."""
     ratios = [
         (entry["over_ensemble"], f"{network} in {entry['runtime']} {entry['over_ensemble']:.2f}")
         for network, entries_of in entries.items()

@@ -1,4 +1,4 @@
-"""Times of several calls in turns, so that other load of the machine falls on all of them."""
+"""Times of several calls made in turn, so that other load of the machine falls on all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass
 class Times:
-    """Of one call, by the number of the round."""
+    """Times of one call, by the number of the round."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     busy: dict[int, float] = field(default_factory=dict)  # CPU seconds of the thread, where measured
@@ -28,17 +28,17 @@ class Times:
 
     @property
     def median(self) -> float | None:
-        """Seconds; None: it was never made."""
+        """Median seconds; None if the call was never made."""
         return median(self.seconds.values()) if self.seconds else None
 
     def summary(self) -> dict[str, float | None]:
-        """Number of calls, their median, and the seconds that 99 % of at least `ENOUGH` do not exceed."""
+        """Number of calls, their median, and their 99 % quantile, if there are at least `ENOUGH`."""
         seconds = [*self.seconds.values()]
         p99 = float(np.quantile(seconds, 0.99, method="inverted_cdf")) if len(seconds) >= ENOUGH else None
         return {"calls": len(seconds), "median": self.median, "p99": p99}
 
     def over(self, other: Times) -> float | None:
-        """Median ratio to another call of the same round, of busy seconds if known; None: no common round."""
+        """Median ratio to another call of the same round, of CPU seconds if known; None if none is shared."""
         own, others = (self.busy, other.busy) if self.busy and other.busy else (self.seconds, other.seconds)
         shared = own.keys() & others.keys()
         return median(own[r] / others[r] for r in shared) if shared else None
@@ -46,10 +46,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """Rounds in which every call is made once; each round begins with another of them.
+    """Rounds in which every call is made once; each round begins with another call.
 
     A slow call takes part in fewer rounds, evenly spread, so that it takes about `patience` seconds in all. A
-    short one is made once more before, untimed, so that caches are warm, as in a loop.
+    short call is made once more before it is timed, so that caches are warm, as in a loop.
     """
 
     rounds: int = 200  # how often a call is made at most
@@ -61,7 +61,7 @@ class Interleaved:
     busy: Callable[[], float] | None = None  # CPU seconds of this thread, such as `time.thread_time`
 
     def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
-        """The times of all calls, by name; one that raises is left out from then on, with the reason."""
+        """Times of all calls by name; a call that raises is left out from then on, with the reason."""
         times = {name: Times() for name in calls}
         slowness: dict[Name, float] = {}
         for name, call in calls.items():
@@ -92,7 +92,7 @@ class Interleaved:
         return times
 
     def chosen(self, seconds: float) -> frozenset[int]:
-        """The rounds in which a call of so many seconds takes part."""
+        """Numbers of the rounds in which a call of this many seconds takes part."""
         affordable = int(self.patience / max(seconds, 1e-9))
         count = min(self.rounds, max(min(self.least, self.rounds), affordable))
         return frozenset(number * self.rounds // count for number in range(count))
@@ -117,7 +117,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def noting(times: Times) -> Iterator[None]:
-    """An error of any kind becomes the reason of this call, so that the others are still measured."""
+    """Record an error of any kind as the reason of this call, so that the others are still measured."""
     try:
         yield
     except Exception as error:

@@ -50,7 +50,7 @@ SIZES = [
 
 @dataclass(frozen=True)
 class ScaleSize:
-    """How large the study is."""
+    """Size of the study."""
 
     experts: tuple[int, ...]  # numbers of them, each twice the one before
     expert_rows: int = 3_906  # training rows for each of them
@@ -68,7 +68,7 @@ QUICK = ScaleSize((2, 4), 150, 2**21, (16, 16), held=100, steps=60)
 
 
 def size_for(device: str, *, quick: bool) -> ScaleSize:
-    """Up to two million rows on a GPU, up to 125,000 elsewhere."""
+    """Size with up to two million rows on a GPU and up to 125,000 elsewhere."""
     end = 10 if torch.device(device).type == "cuda" else 6
     return QUICK if quick else ScaleSize(tuple(2**k for k in range(1, end)))
 
@@ -86,7 +86,7 @@ def run(setting: Setting) -> Result:
 
 
 def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any]]:
-    """Every number of rows, the smallest first, as JSON; each is kept."""
+    """Measurements for each number of rows, the smallest first, as JSON values; each is cached."""
     place, device = {"seed": seed, **setting.place}, torch.device(setting.device).type
 
     @cache  # made when they are first needed
@@ -119,7 +119,7 @@ def _grid(numbers: Mapping[str, Any]) -> Grid:
 
 
 def _read(entries: list[dict[str, Any]]) -> dict[tuple[int], dict[str, Any]]:
-    """Memory in megabytes; time also over that of half the rows."""
+    """Numbers by rows: memory in megabytes, and time also relative to that of half the rows."""
     growth = [None, *(after["seconds"] / before["seconds"] for before, after in pairwise(entries))]
     cells = {}
     for entry, grown in zip(entries, growth, strict=True):
@@ -137,7 +137,7 @@ def _read(entries: list[dict[str, Any]]) -> dict[tuple[int], dict[str, Any]]:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Time, stages and memory, a line for each number of rows; and findings."""
+    """Tables of time, stages and memory, with a row for each number of rows; and findings."""
     grid, first = _grid(numbers), numbers["seeds"][0][0]
     stages = [Measure(f"time of {name}", Column(name, digits=2, unit="s")) for name in first["stages"]]
     peaks = [Measure(n, Column(n, digits=0, unit="MB")) for n in (f"peak, {p}" for p in first["peak"])]
@@ -175,7 +175,7 @@ def _findings(grid: Grid, stages: list[str], peak: str) -> list[str]:
 
 
 def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
-    """Slow motions, the first rows the same however many train; others validate and test."""
+    """Slow motions; a larger set of training rows begins with the smaller. Other rows validate and test."""
     recording = simulate(rows=rows, seed=seed, blocks=True)
     scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
     half = held * STRIDE
@@ -185,7 +185,7 @@ def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
 
 
 def scale_network(rows: Pair, widths: tuple[int, ...], steps: int, **place: Any) -> nn.Module:
-    """A ReLU network, trained for so many steps on evenly spaced rows; `place`: seed, device, progress."""
+    """ReLU network, trained for about `steps` steps on evenly spaced rows; `place` has seed and device."""
     n = len(rows[0])
     chosen = torch.arange(min(n, TRAINED_ROWS)) * n // min(n, TRAINED_ROWS)
     recipe = mlp_recipe([21, *widths, 7], epochs=max(1, steps * BATCH // len(chosen)))
@@ -193,12 +193,12 @@ def scale_network(rows: Pair, widths: tuple[int, ...], steps: int, **place: Any)
 
 
 def fit_first(network: nn.Module, rows: ArmRows, n: int, **options: Any) -> UncertaintyModel:
-    """A model of the first n rows, without a witness; `options` are of `fit`."""
+    """Model fitted to the first n rows without a witness; `options` are those of `fit`."""
     return fit(network, rows.first(n), validation=rows.validation, witness=None, **options)
 
 
 def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
-    """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
+    """Mean negative log likelihood per torque of the test rows, for trustgp and for network + noise."""
     peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
     predictions = {name: peer.predict(rows.test[0]) for name, peer in peers.items()}
     return {
@@ -208,5 +208,5 @@ def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> d
 
 
 def held_rows(model: UncertaintyModel) -> list[int]:
-    """Training rows that each expert holds, kernel after kernel."""
+    """Number of training rows in each expert, kernel after kernel."""
     return [len(expert.rows) for mixture in model.mixtures for expert in mixture.experts]

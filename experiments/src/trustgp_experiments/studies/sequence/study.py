@@ -35,7 +35,7 @@ TITLE = "Is the error bar of a recurrent network right, on new motions and on an
 
 
 class TorqueGRU(nn.Module):
-    """Windows [n, length, states] to torques [n, joints], by one recurrent layer; weights by the seed."""
+    """One recurrent layer from windows [n, length, states] to torques [n, joints]; weights by the seed."""
 
     def __init__(self, hidden: int, *, states: int = 21, joints: int = 7, seed: int = 0) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def run(setting: Setting) -> Result:
 
 
 def arms(quick: bool) -> tuple[str, ...]:
-    """The arms that train, and test each other; small runs without recordings simulate two."""
+    """Names of the arms, each trained on and tested on the others; quick runs without data simulate two."""
     if not quick:
         return ARMS
     try:
@@ -77,7 +77,7 @@ def arms(quick: bool) -> tuple[str, ...]:
 
 
 def make_case(trained: str, *, seed: int, quick: bool) -> Case:
-    """Windows [n, LENGTH, 21] to torques [n, 7], split by time, scaled by what trains; quick: fewer."""
+    """Windows [n, LENGTH, 21] and torques [n, 7], split by time, scaled by training rows; `quick`: fewer."""
     recording = _recording(trained)
     split = split_unseen(recording, seed=seed)
     scaling = standardise(recording.inputs[split.train], recording.targets[split.train])
@@ -103,7 +103,7 @@ def _recording(name: str) -> Recording:
 
 
 def one_training(setting: Setting, trained: str, seed: int) -> dict[str, Any]:
-    """Every method on one training set: sizes, scores and costs."""
+    """Sizes, and the scores and costs of every method, for one training set."""
     case = make_case(trained, seed=seed, quick=setting.quick)
     train: Any = tuple(part.to(setting.device) for part in case.train)
     bundle = setting.sized(FULL, QUICK).bundle(train, case.validation, seed=seed, **setting.place)
@@ -117,7 +117,7 @@ def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """The headline, then everything by arm; and findings."""
+    """Tables with NLL and CRPS by arm, then every measure of each arm; and findings."""
     grid = Grid.of_runs(AXES, numbers["runs"], _read)
     arms = grid.along("trained")
     own_arm, other_arms = _places(grid)
@@ -134,7 +134,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
 
 
 def findings(grid: Grid) -> list[str]:
-    """In the order of the report, our losses first."""
+    """Sentences in the order of the report, our losses first."""
     own_arm, other_arms = _places(grid)
     rivals = [method for method in grid.along("method") if method not in (OURS, CORRECTED)]
     sentences = []
@@ -150,7 +150,7 @@ def findings(grid: Grid) -> list[str]:
 
 
 def _places(grid: Grid) -> tuple[list[Place], list[Place]]:
-    """Of every arm: its own new motions; and the other arms."""
+    """Places of every arm's own new motions, and those of the other arms."""
     arms = grid.along("trained")
     own_arm = [(arm, SPLIT, IN_DOMAIN) for arm in arms]
     return own_arm, [(arm, SPLIT, test) for arm in arms for test in others(grid, arm, SPLIT)]

@@ -57,7 +57,7 @@ def run(setting: Setting) -> Result:
 
 
 def make_case(table: str, *, seed: int, quick: bool) -> Case:
-    """Read, split by the seed, scale by the training rows; `quick`: a few hundred rows."""
+    """Rows of a table, split by the seed and scaled by the training rows; `quick` keeps a few hundred."""
     rows = load_table(table)
     split = rows.split(seed)
     scaling = standardise(rows.inputs[split.train], rows.targets[split.train])
@@ -71,7 +71,7 @@ def make_case(table: str, *, seed: int, quick: bool) -> Case:
 
 
 def recipe(case: Case, steps: int) -> NetworkRecipe:
-    """A network of two hidden layers, in batches of a tenth of the rows, for about as many steps."""
+    """Recipe of a network with two hidden layers: batches of a tenth of the rows, about `steps` steps."""
     inputs, targets = case.train
     batch = min(max(len(inputs) // 10, SMALLEST_BATCH), LARGEST_BATCH)
     epochs = max(1, round(steps * batch / len(inputs)))
@@ -99,7 +99,7 @@ def choices(setting: Setting, table: str) -> dict[str, Any]:
 
 
 def one_split(setting: Setting, table: str, seed: int) -> dict[str, Any]:
-    """Every method on one split: sizes, choices, scores and costs."""
+    """Sizes, choices, and the scores and costs of every method, on one split."""
     chosen = choices(setting, table)
     case = make_case(table, seed=seed, quick=setting.quick)
     rows, rate = (case.train, case.validation), best_rate(chosen["dropout"])
@@ -110,7 +110,7 @@ def one_split(setting: Setting, table: str, seed: int) -> dict[str, Any]:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """Standings, likelihood, CRPS and coverage by table, then every measure; and findings."""
+    """Tables with standings, likelihood, CRPS and coverage by table, then every measure; and findings."""
     grid = Grid.of_runs(AXES, numbers["runs"], read_tests)
     names, at = grid.along("table"), {"tested": IN_DOMAIN}
     places = [(name, IN_DOMAIN) for name in names]
@@ -132,7 +132,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
 
 
 def findings(grid: Grid) -> list[str]:
-    """One sentence for each rival that is ahead of us on a table, those that are most often first."""
+    """Sentences on the rivals that are ahead of us on a table, the most frequent first, and on coverage."""
     places, sentences = [(name, IN_DOMAIN) for name in grid.along("table")], []
     for ours in (OURS, CORRECTED):
         gaps = {rival: compare(grid, places, ours, rival) for rival in rivals(grid)}

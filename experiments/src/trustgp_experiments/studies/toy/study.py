@@ -56,7 +56,7 @@ def run(setting: Setting) -> Result:
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
-    """All variants on one network."""
+    """Measurements of all variants on one network."""
     data = toy.toy_data()
     scaling, rows = standardise(data.inputs, data.targets), data.train
     network = setting.sized(*toy.NETWORKS).train(rows, seed=seed, **setting.place)
@@ -86,7 +86,7 @@ def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
-    """One table of all variants; what patchwork changes, and the width in the gap."""
+    """Table of all variants, and findings on what patchwork changes and on the width in the gap."""
     grid = Grid.of(("variant",), {(): [{"variants": seed} for seed in numbers["seeds"]]}, _read)
     borders = min(grid.values(("independent",), "borders") or ())
     title = f"Toy: jumps of the std at {borders} borders or more, and the std itself"

@@ -1,4 +1,4 @@
-"""The paper's Table 1 as printed, and ours like for like: everybody untuned as there, then tuned.
+"""The paper's Table 1 as printed, and ours like for like: all methods untuned as there, then tuned.
 
 Lee, Feng, Humt, Mueller, Triebel: "Trust Your Robots! Predictive Uncertainty Estimation of Neural Networks
 with Sparse Gaussian Processes", CoRL 2021, Table 1: NLL, mean and standard deviation of 3 initialisations.
@@ -26,7 +26,7 @@ PRINTED = {
     "kuka2 on sarcos": "8.509 0.461 18.24 1.599 53.24 6.287 141.7 17.14 211.3 180.2 1.355 0.014",
     "kuka2 on kuka1": "2.106 0.010 1.461 0.004 1.395 0.004 1.373 0.005 1.374 0.004 1.331 0.013",
 }
-"""By training and test set, mean and deviation of each of `METHODS`."""
+"""Mean and deviation of each of `METHODS`, by training and test set."""
 UNTUNED = (
     *("ensemble of 5, as trained", "MC-dropout 20, untuned", "rMC-dropout, untuned"),
     *("Laplace sampled, untuned", "Laplace GLM, untuned", "trustgp paper form"),
@@ -36,13 +36,13 @@ TUNED = (
     *("trustgp", "trustgp corrected"),
 )
 TITLES = {"untuned, as in the paper": UNTUNED, "tuned": TUNED}
-"""The same methods here: with a noise alone, and with all that the validation rows decide."""
+"""Methods of that table as run here: with a noise alone, and with all that the validation rows decide."""
 KNOWN, NEW = "known motions", "new motions"
 PAIRS = (
     *(("sarcos", KNOWN, IN_DOMAIN), ("sarcos", NEW, "kuka"), ("sarcos", NEW, "kuka_sim")),
     *(("kuka", KNOWN, IN_DOMAIN), ("kuka", NEW, "kuka_sim"), ("kuka", NEW, "sarcos")),
 )
-"""Own rows lie between those of known motions, as in the paper; other arms by what trained for new ones."""
+"""Training set, split and test set: own rows of known motions, as in the paper; other arms with `NEW`."""
 
 
 def printed() -> dict[str, list[list[float]]]:
@@ -52,7 +52,7 @@ def printed() -> dict[str, list[list[float]]]:
 
 
 def paper_tables(grid: Grid) -> list[Table]:
-    """As printed; then ours untuned and tuned, where these methods and arms were run."""
+    """Tables as printed, then of our runs untuned and tuned, where these methods and arms were run."""
     columns = [Column.text("method"), *(Column(row, digits=3, better="low") for row in PRINTED)]
     rows = [[m, *(cells[place] for cells in printed().values())] for place, m in enumerate(METHODS)]
     tables = [Table("The paper's Table 1, as printed", columns, rows, note=note(__name__, "Printed"))]
@@ -77,7 +77,7 @@ def _name(place: Place) -> str:
 
 
 def paper_findings(grid: Grid) -> list[str]:
-    """Who is lowest how often: as printed, and here."""
+    """Sentences on how often each method has the lowest NLL, as printed and here."""
     rows = {row: dict(zip(METHODS, (c[0] for c in cells), strict=True)) for row, cells in printed().items()}
     lowest = _ranks(list(rows.values()))
     sentences = [f"In the paper's Table 1 the lowest are, of {len(rows)} rows: {lowest}."]
@@ -90,6 +90,6 @@ def paper_findings(grid: Grid) -> list[str]:
 
 
 def _ranks(rows: list[dict[str, float]]) -> str:
-    """In how many rows each method has the lowest mean."""
+    """Text with the number of rows in which each method has the lowest mean."""
     counts = Counter(min(row, key=row.__getitem__) for row in rows)
     return ", ".join(f"{method} in {count}" for method, count in counts.most_common())

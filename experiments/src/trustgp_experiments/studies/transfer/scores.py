@@ -1,4 +1,4 @@
-"""Tables and findings of what was scored on every test set of torques: new motions and other arms first."""
+"""Tables and findings from the scores on all test sets of torques, new motions and other arms first."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ...core.result import Column, Table, note
 from .paper_table import paper_findings, paper_tables
 
 AXES = ("trained", "split", "tested", "method")
-# how rows are split; other arms are tested by those trained on NEW
+# how rows are split; other arms test the networks trained on NEW
 NEW, KNOWN = "new motions", "known motions"
 OTHER = "other arms"
 KINDS = (NEW, OTHER, KNOWN)
@@ -41,7 +41,7 @@ def costed_case(trainings: Sequence[Place]) -> Place:
 
 
 def tables(grid: Grid) -> list[Table]:
-    """The overview, selective prediction, the standings, the paper's Table 1, then everything."""
+    """Tables: the overview, selective prediction, the standings, the paper's Table 1, then every measure."""
     arms, pivots = grid.along("trained"), []
     for split in (split for split in (NEW, KNOWN) if split in grid.along("split")):
         at = {"tested": IN_DOMAIN, "split": split}
@@ -62,7 +62,7 @@ def tables(grid: Grid) -> list[Table]:
 
 
 def overview(grid: Grid) -> Table:
-    """Likelihood, CRPS, coverage and width of every method, mean over the cases of each kind."""
+    """Table of likelihood, CRPS, coverage and width of every method, as means over the cases of each kind."""
     by_kind = {kind: at for kind in KINDS if (at := places(grid, kind))}
     measures = [(kind, measure) for kind in by_kind for measure in SCORES]
     columns = [measure.at(f"{measure.column.name}, {kind}").column for kind, measure in measures]
@@ -72,7 +72,7 @@ def overview(grid: Grid) -> Table:
 
 
 def selection(grid: Grid) -> Table:
-    """Selective prediction on new motions, and alarms on these and on other arms; means over cases."""
+    """Table of selective prediction on new motions, and alarms there and on other arms; means over cases."""
     alarms = regression.SELECTIVE[-1]
     new, other = places(grid, NEW), places(grid, OTHER)
     measures = [*((new, one) for one in regression.SELECTIVE), (other, alarms)]
@@ -84,7 +84,7 @@ def selection(grid: Grid) -> Table:
 
 
 def average(grid: Grid, at: Sequence[Place], method: str, measure: Measure) -> Any:
-    """The mean over cases, as a cell; None where one of them has no such number."""
+    """Mean over cases, as a cell of a table; None if one of them lacks the number."""
     own = [(*place, method) for place in at]
     if not own or any(grid.values(place, measure.key) is None for place in own):
         return None
@@ -93,7 +93,7 @@ def average(grid: Grid, at: Sequence[Place], method: str, measure: Measure) -> A
 
 
 def everything(title: str, trained: str, split: str) -> Pivot:
-    """Every measure of one training."""
+    """Pivot with every measure of one training."""
     measures = [*regression.MEASURES, *regression.NOVELTY, *cases.COSTS]
     at = {"trained": trained, "split": split}
     return Pivot(f"Every measure: {title}", cases.TESTED, measures, at, block="tested on")
@@ -105,7 +105,7 @@ def others(grid: Grid, trained: str, split: str) -> list[str]:
 
 
 def places(grid: Grid, kind: str) -> list[Place]:
-    """Of all arms that train: own rows of a split, or every other arm, by those trained on `NEW`."""
+    """Places of all arms that train: own rows of a split, or every other arm after training on `NEW`."""
     arms = [arm for arm, split in grid.along("trained", "split") if split == (NEW if kind == OTHER else kind)]
     if kind == OTHER:
         return [(arm, NEW, test) for arm in arms for test in others(grid, arm, NEW)]
@@ -113,13 +113,13 @@ def places(grid: Grid, kind: str) -> list[Place]:
 
 
 def findings(grid: Grid) -> list[str]:
-    """The losses of trustgp first."""
+    """Sentences about all scores, the losses of trustgp first."""
     lost = [losses(grid, kind, ours, rivals(grid)) for kind in KINDS for ours in (OURS, CORRECTED)]
     return [*lost, *flagged(grid), *paper_findings(grid)]
 
 
 def flagged(grid: Grid) -> list[str]:
-    """How many of the large errors the methods flag, the best peer first."""
+    """Sentence on the share of the large errors that methods flag, the best peer first."""
     measure = regression.SELECTIVE[0]
     new = places(grid, NEW)
     shares = {m: average(grid, new, m, measure) for m in grid.along("method")}
@@ -132,7 +132,7 @@ def flagged(grid: Grid) -> list[str]:
 
 
 def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:
-    """The largest losses of ours, and which methods cause them."""
+    """Sentence with the largest losses of ours, and the methods that are ahead most often."""
     worse: list[tuple[Difference, str, str]] = []
     at = places(grid, kind)
     for rival in peers:

@@ -49,12 +49,12 @@ def trainings(quick: bool) -> list[tuple[str, str]]:
 
 
 def foreign(trained: str, quick: bool) -> list[str]:
-    """The recordings that one trained on `trained` is tested on, zero shot."""
+    """Recordings on which a network trained on `trained` is tested, zero shot."""
     return [name for name in (TRAINED[:2] if quick else TESTED) if name != trained]
 
 
 def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by the seed, scale by the training rows; `quick`: a few hundred rows of two arms."""
+    """Rows of an arm, split by the seed, scaled by the training rows; `quick`: a few hundred, of two arms."""
     recording = load(trained)
     parts = SPLITS[split](recording, seed)
     scaling = standardise(recording.inputs[parts.train], recording.targets[parts.train])
@@ -71,7 +71,7 @@ def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
 
 
 def one_training(setting: Setting, trained: str, split: str, seed: int, only: str = "") -> dict[str, Any]:
-    """Every method on one training set, tested on everything or on one set only: sizes, scores and costs."""
+    """Sizes, scores and costs of every method for one training set, on all test sets or on one of them."""
     rates = dropout_rates(setting, trained, split)
     case = make_case(trained, split, seed=seed, quick=setting.quick)
     tests = {only: case.tests[only]} if only else case.tests
@@ -82,7 +82,7 @@ def one_training(setting: Setting, trained: str, split: str, seed: int, only: st
 
 
 def dropout_rates(setting: Setting, trained: str, split: str) -> dict[str, float]:
-    """Validation NLL of MC-dropout by its rate, of the first seed."""
+    """Validation NLL of MC-dropout by its rate, for the first seed."""
 
     def search() -> dict[str, float]:
         case = make_case(trained, split, seed=0, quick=setting.quick)
