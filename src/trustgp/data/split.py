@@ -29,10 +29,10 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
         return torch.zeros(len(rows), dtype=torch.bool)
     held_out = held_rows(len(rows), seed) if groups is None else _held_units(groups, seed)
     warn_user(
-        f"there are no validation rows, so {int(held_out.sum())} of the {len(rows)} training rows are kept "
-        "from the experts to calibrate on. The network was trained on them: one that has fitted all its rows "
-        "shows no errors there, whichever are left out, and only a rule of thumb corrects its overconfidence "
-        f"on new rows. Pass `validation=`: about {ENOUGH_ROWS} rows that the network has not seen are enough."
+        f"there are no validation rows: {int(held_out.sum())} of the {len(rows)} training rows are held out "
+        "for the calibration. The network was trained on them, so its errors there are too small if it "
+        "overfits, and the temperature only follows from the training loss. Pass `validation=`: about "
+        f"{ENOUGH_ROWS} rows that the network has not seen are enough."
     )
     return held_out
 

@@ -255,7 +255,7 @@ def _calibrated_on(state: ModelState) -> str:
     if not held_out:
         return "none, there were no rows for it"
     if split:
-        return f"{split:,} training rows that were kept from the experts"
+        return f"{split:,} training rows that the experts did not see"
     if likelihood.fitted_to_left_out(state.calibrations):
         return f"{held_out:,} training rows, left out in turn"
     return f"{held_out:,} validation rows"
