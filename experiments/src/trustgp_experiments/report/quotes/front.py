@@ -67,7 +67,7 @@ def sequences_tally(stored: Stored) -> str:
     found = cases(stored, "sequence")
     others = list(comparisons.other_tests(found))
     places = {SPLITS[0]: [(case, IN_DOMAIN) for case in found], "other arms": others}
-    findings = bullets([f"{stored.seeds('sequence')} seeds.", *stored.study("sequence")["findings"][-2:]])
+    findings = bullets([f"{stored.seeds('sequence')}.", *stored.study("sequence")["findings"][-2:]])
     return f"{_counts(places, found[0].peers)}\n\n{findings}"
 
 
@@ -98,12 +98,12 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     device = stored.study("transfer")["provenance"]["device"]
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
-        f"Mean over {len(arms)} arms ({listed(arms)}) and {stored.seeds('transfer')} seeds; NLL in "
-        "nats per torque, lower is better; width of the 95 % interval in training deviations. A gap: not "
-        "stored, or no likelihood. The witness alone is a part of trustgp."
+        f"Mean over {len(arms)} arms ({listed(arms)}), {stored.seeds('transfer')}; NLL in nats per torque, "
+        "lower is better; width of the 95 % interval in training deviations. A gap: not stored, or no "
+        "likelihood. The witness alone is a part of trustgp."
     )
     if tabled:
-        text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')} seeds."
+        text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')}."
     text += f" Costs: SARCOS, known motions, each method alone on {device}; training "
     return f"{text}is that of networks beyond the given one."
 

@@ -35,7 +35,7 @@ def defaults(stored: Stored) -> str:
         cells = [cell for one in nll for cell in _cells(one, default)]
         rows.append([axis, default.removesuffix(DEFAULT), *cells])
     columns = ["setting", "default", "NLL", "best other", "NLL, witness", "best other"]
-    return f"{grid(columns, rows)}\n\nMeans over {stored.seeds('ablation')} seeds."
+    return f"{grid(columns, rows)}\n\nMeans over {stored.seeds('ablation')}."
 
 
 def _cells(nll: Mapping[str, Any], default: str) -> list[str]:

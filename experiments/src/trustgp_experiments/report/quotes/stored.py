@@ -39,8 +39,9 @@ class Stored:
             return result["tables"]
         return [asdict(one) for one in _rebuilt(self.root / "results" / name / RESULT).tables]
 
-    def seeds(self, name: str) -> int:
-        return len(self.study(name)["provenance"]["seeds"])
+    def seeds(self, name: str) -> str:
+        origin = self.study(name)["provenance"]
+        return f"{len(origin['seeds'])} seeds, run on {origin['date']}"
 
     def benchmark(self, name: str) -> Any:
         return _read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
