@@ -7,6 +7,7 @@ import pytest
 import torch
 from detection.conftest import LOOSE, SIDE, noise, noise_scenes, plain_detr
 from detection.test_predict import outputs_of
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,6 +44,7 @@ def test_a_file_gives_back_the_same_bits(alarmed, tmp_path, capsys):
     assert read.novelty_threshold is not None
     assert read.novelty_threshold.threshold == model.novelty_threshold.threshold
     read.save(tmp_path / "again.trustgp")
+    assert model.nbytes == sum(part.nbytes for name, part in load_file(path).items() if name != "probe")
     assert path.read_bytes() == (tmp_path / "again.trustgp").read_bytes()
     assert main(["inspect", str(path)]) == 0
     shown = capsys.readouterr().out

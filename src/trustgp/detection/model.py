@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.quantities import size_text
 from ..data.torch_modes import cpu_default
+from ..data.trees import state_tensors
 from ..export.detector_file import DetectionRunner
 from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detections import Detections
@@ -58,9 +59,7 @@ class DetectionModel(FittedModel):
     @property
     def nbytes(self) -> int:
         """Memory of the error bar in bytes, without the network."""
-        pools, local = (self.state.detections, self.state.pictures), self.state.local
-        tensors = [part for pool in pools for own in pool.gaussians for part in (own.centre, own.root)]
-        return sum(part.nbytes for part in (*tensors, local.weights, local.centre, local.spread))
+        return sum(tensor.nbytes for tensor in state_tensors(self.state))
 
     @torch.no_grad()
     @cpu_default()

@@ -127,7 +127,7 @@ def zero_shot(stored: Stored) -> str:
     gaps = [gap for case, test in places if (gap := case.against(FORM, OURS, test=test)) is not None]
     counts = Counter(gap.verdict for gap in gaps)
     worst = {
-        method: max(case.mean(method, "nll", test) or -float("inf") for case, test in places)
+        method: max(mean for case, test in places if (mean := case.mean(method, "nll", test)) is not None)
         for method in (FORM, OURS)
     }
     return words(
