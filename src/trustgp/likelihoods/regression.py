@@ -63,7 +63,9 @@ class Regression(Likelihood):
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise ValueError unless the targets can be compared with C outputs."""
         if targets.is_complex() or targets.dtype == torch.bool:
-            raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.")
+            kind = "multilabel" if targets.shape[1] > 1 else "classification"
+            advice = "" if targets.is_complex() else f" For classes pass likelihood={kind!r}."
+            raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.{advice}")
         if num_outputs != targets.shape[1]:
             raise ValueError(
                 f"the network has {num_outputs} outputs but {name} has {targets.shape[1]} targets "

@@ -357,7 +357,9 @@ def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
         tensors = leaves(inputs)
         shapes = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in tensors)
         advice = "Check the shape, dtype and device of the inputs."
-        if any(x.is_floating_point() and x.dtype != place.dtype for x in tensors):
+        if isinstance(inputs, dict) and isinstance(error, TypeError):
+            advice = "A dict becomes keyword arguments; if the network takes the dict itself, pass (inputs,)."
+        elif any(x.is_floating_point() and x.dtype != place.dtype for x in tensors):
             advice = f"The network is {place.dtype}: pass inputs.to({place.dtype})."
         elif any(x.ndim == 1 for x in tensors):
             advice = "Rows come first: n numbers are inputs[:, None], a single row is inputs[None]."
