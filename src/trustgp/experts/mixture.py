@@ -104,7 +104,7 @@ class LatentPrediction:
         return LatentPrediction(**{k: v.expand_as(values[k]) for k, v in made.items()}), valid[:, 0]
 
     def measures(self) -> Tensor:
-        """Logarithms of novelty measures [n, 2]: `nearest`, or else share of the prior, and variance."""
+        """Logarithms of novelty measures: `nearest` [n, K], or share of the prior and variance [n, 2]."""
         if self.nearest is not None:
             return self.nearest
         variance = (self.epistemic + self.noise).clamp(MIN_VARIANCE, MAX_VARIANCE)
