@@ -44,8 +44,8 @@ def calls(stored: Stored) -> str:
         times = [short(one["milliseconds"][key]) for key in ("first", "p50", "p99", "p99.9", "max")]
         rows.append([name, f"{one['calls']:,}", *times, short(one["growth_bytes"] / 1e6)])
     columns = ["", "calls", "first, ms", "median", "99 %", "99.9 %", "longest", "memory grown, MB"]
-    size, load = short(found["model_bytes"] / MIB), short(found["onnxruntime"]["load_ms"])
-    return f"{grid(columns, rows)}\n\nA model of {size} MiB, one thread; the file loads in {load} ms."
+    end = f"{short(found['model_bytes'] / MIB)} MiB, one thread; commit `{found['commit'][:10]}`. Loads in"
+    return f"{grid(columns, rows)}\n\n{end} {short(found['onnxruntime']['load_ms'])} ms."
 
 
 def over_network(stored: Stored, *, study: str, quality: bool = False) -> str:
