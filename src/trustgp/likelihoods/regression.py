@@ -63,8 +63,7 @@ class Regression(Likelihood):
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise ValueError unless the targets can be compared with C outputs."""
         if targets.is_complex() or targets.dtype == torch.bool:
-            kind = "multilabel" if targets.shape[1] > 1 else "classification"
-            advice = "" if targets.is_complex() else f" For classes pass likelihood={kind!r}."
+            advice = "" if targets.is_complex() else " Pass likelihood='classification' or 'multilabel'."
             raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.{advice}")
         if num_outputs != targets.shape[1]:
             raise ValueError(
@@ -375,9 +374,8 @@ def _masked(prediction: Prediction, finite: Tensor) -> Prediction:
 def plain_calibration(calibration: Calibration) -> Calibration:
     """Calibration with the evidence alone: no fitted scale, no excess; the variance of targets is kept."""
     flat, novel = Calibration.default(len(calibration.bias), shift=0.0), TailShares.novel().table
-    trust = torch.zeros_like(flat.trust)
     sizes = {"spread": calibration.spread, "level": calibration.level}
-    return replace(flat, excess=NONE, trust=trust, tails=novel, **sizes)
+    return replace(flat, excess=NONE, trust=0.0 * flat.trust, tails=novel, **sizes)
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:

@@ -139,11 +139,10 @@ class TangentNetwork:
             with torch.no_grad(), _LargestTensor() as largest:
                 call(self.float32_module, copied(self.cast(take(inputs, torch.tensor([0])))))
             self._row_bytes = ACTIVATION_COPIES * max(1, largest.bytes)
-        limit = min(most_rows(self.device), rows_at_once(inputs, self.device))
         room = working_set(self.device) // self._row_bytes
         if self.device.type == "cuda":  # a constant number of large rows: cuDNN plans each shape anew
             room = min(gpu_share(self.device) // self._row_bytes, max(GPU_ROWS, 2**30 // self._row_bytes))
-        return max(1, min(limit, room))
+        return max(1, min(room, most_rows(self.device), rows_at_once(inputs, self.device)))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
@@ -303,10 +302,9 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
         if unknown or not choice:
             raise ValueError(f"parameters {unknown} are not in the network; it has {list(every)}.")
         chosen = [name for name in every if name in set(choice)]
-    for name in chosen:
-        if every[name].is_complex():
-            advice = "store it as real numbers (torch.view_as_complex in forward), or choose other parameters"
-            raise ValueError(f"parameter '{name}' is complex, but the kernel needs real gradients; {advice}.")
+    for name in (name for name in chosen if every[name].is_complex()):
+        advice = "store it as real numbers (torch.view_as_complex in forward), or choose other parameters"
+        raise ValueError(f"parameter '{name}' is complex, but the kernel needs real gradients; {advice}.")
     return chosen
 
 
