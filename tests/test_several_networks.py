@@ -165,7 +165,7 @@ def late(outputs):
     ("given", "options", "error", "message"),
     [
         (PAIRS[0], {"select": late}, ValueError, "variances that are not, such as -1"),
-        ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"select=lambda o: \(o\[0\], o\[1\]\)"),
+        ([nn.GRU(3, 2).eval()] * 2, {}, ValueError, r"select=lambda o: o\[0\], or \(o\[0\], o\[1\]\)"),
         (PLAIN, {"select": two, "likelihood": "classification"}, ValueError, "logits alone"),
     ],
 )

@@ -70,7 +70,7 @@ class Classification(LogitLikelihood):
         if targets.shape[1] != 1:
             raise ValueError(
                 f"{name} labels have shape {tuple(targets.shape)}; one class number a row is needed, shape "
-                "[n]. Several labels a row, 0 or 1 each: pass likelihood=MultiLabel()."
+                "[n]. One-hot: labels.argmax(dim=1). Several 0 or 1 a row: likelihood=MultiLabel()."
             )
         if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
             raise ValueError(

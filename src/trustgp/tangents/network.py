@@ -281,8 +281,8 @@ def as_matrix(outputs: Any) -> Tensor:
         what = f"the network returned {given}; pass select=, a function that selects a tensor [n] or [n, C]"
         if isinstance(outputs, Mapping):
             raise ValueError(f"{what}: select=lambda o: o[key], one of {list(outputs)}.")
-        pair = "(o.mean, o.variance)" if hasattr(outputs, "variance") else "(o[0], o[1])"
-        raise ValueError(f"{what}, or a pair of such for a mean and its variance: select=lambda o: {pair}.")
+        one, two = ("o.mean", "o.variance") if hasattr(outputs, "variance") else ("o[0]", "o[1]")
+        raise ValueError(f"{what}: select=lambda o: {one}, or ({one}, {two}) for a mean and its variance.")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
@@ -313,8 +313,7 @@ def prepare(
 ) -> TangentNetwork:
     """Private copy of `network` on `device`, with the chosen parameters; `stated`: it states variances."""
     names = choose_parameters(members_of(network)[0], choice)
-    module = clone_module(network).requires_grad_(False)
-    module = module.to(device) if device is not None else module
+    module = clone_module(network).requires_grad_(False).to(device)
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters()  # a copy's weights are not contiguous, which is slow on a GPU
@@ -332,10 +331,11 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor | StatedOutputs:
             outputs = probe(network, inputs, "training")
         if isinstance(outputs, Tensor) and outputs.ndim > 2:
             raise DenseOutputError(f"the network returned {tuple(outputs.shape)}; [n] or [n, C] is needed.")
-        if as_matrix(outputs).shape[0] != n:
-            given = f"the network gave {len(as_matrix(outputs))} outputs for {n} rows"
-            raise ValueError(f"{given}; one a row is needed.")
-        if not bool(torch.isfinite(as_matrix(outputs)).all()):
+        if len(matrix := as_matrix(outputs)) != n:
+            raise ValueError(f"the network gave {len(matrix)} outputs for {n} rows; one a row is needed.")
+        if not matrix.is_floating_point():
+            raise ValueError(f"the network returned {matrix.dtype}; pass it without its argmax or rounding.")
+        if not bool(torch.isfinite(matrix).all()):
             return outputs  # an error later counts them over all rows
         check_variance(outputs)
         for member in members_of(network):
@@ -397,4 +397,4 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
             hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]." * flat
             what = "the network's output for a row depends on the other rows (batch statistics?)"
-            raise ValueError(f"{what}; call network.eval().{hint}")
+            raise ValueError(f"{what}; call network.eval(), or quantise its weights alone.{hint}")
