@@ -11,12 +11,12 @@ import json
 import numpy as np
 import torch
 from mcap.writer import Writer
-from torch import nn
 
 import trustgp
 from trustgp import logs
 from trustgp.plots import BLUE, INK, draw_band, figure
 from trustgp_experiments.datasets import simulate
+from trustgp_experiments.peers import mlp, train
 
 
 def rows(count, style, seed, every=1):
@@ -25,14 +25,8 @@ def rows(count, style, seed, every=1):
 
 
 inputs, targets = rows(3000, "slow", seed=0, every=10)
-torch.manual_seed(0)
-network = nn.Sequential(nn.Linear(14, 64), nn.Tanh(), nn.Linear(64, 7))
-optimiser = torch.optim.Adam(network.parameters(), 1e-2)
-for _ in range(500):
-    optimiser.zero_grad()
-    ((network(inputs) - targets) / targets.std(0)).square().mean().backward()
-    optimiser.step()
-model = trustgp.fit(network.eval(), (inputs, targets), validation=rows(1000, "slow", 1, 20), progress=False)
+network = train(mlp([14, 64, 7], activation=torch.nn.Tanh), inputs, targets, epochs=60, learning_rate=1e-2)
+model = trustgp.fit(network, (inputs, targets), validation=rows(1000, "slow", 1, 20), progress=False)
 
 # %%
 # **A log**, as a driver would record it: slow motion, then fast motion, and for a while a broken sensor.

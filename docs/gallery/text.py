@@ -36,13 +36,12 @@ for _ in range(80):
     optimiser.zero_grad()
     reader(**train).loss.backward()
     optimiser.step()
-reader.eval()
 
 # %%
 # **The fit** takes the batch as it is, or the loader of the Trainer: `labels` are the targets, the `logits`
 # of the result the outputs.
 held_out = sentences(300, seed=1)
-model = trustgp.fit(reader, train, validation=held_out, likelihood="classification", progress=False)
+model = trustgp.fit(reader.eval(), train, validation=held_out, likelihood="classification", progress=False)
 model.threshold(false_alarm=0.05)
 
 # %%

@@ -51,9 +51,7 @@ with figure("coverage_on_new_motions.png", width=9, height=3.6) as page:
         left.plot(levels, inside, color=colour, label=name)
         print(f"{name:10}: {inside[-1]:.1%} inside 95 %, mean width {(high - low)[-1].mean():.2f} N m")
     left.set(xlabel="level of the interval", ylabel="share inside")
-    draw_band(
-        right, row, p.mean[:75, 0], (high - low)[-1, :75, 0] / 2, label="95 %, validation", line="network"
-    )
+    draw_band(right, row, p.mean[:75, 0], (high - low)[-1, :75, 0] / 2, label="validation", line="network")
     right.plot(row, torques[:75], ".", color=GREY, ms=4, label="measured")
     right.set(xlabel="row, 25 of each motion", ylabel="torque of joint 1, N m")
     page.legend(loc="outside upper center", ncols=7)
