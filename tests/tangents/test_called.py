@@ -26,9 +26,10 @@ class Estimator:
 
 class Session:
     def get_inputs(self):
-        return [type("Input", (), {"name": "x"})]
+        return [type("Input", (), {"name": "x", "type": "tensor(double)"})]
 
     def run(self, names, feed):
+        assert feed["x"].dtype == np.float64
         return [np.sin(2 * feed["x"][:, :1])]
 
 
@@ -49,6 +50,15 @@ def test_a_predictor_keeps_its_outputs_and_gets_an_error_bar(predictor, tmp_path
     assert torch.equal(trustgp.load(tmp_path / "m", predictor).predict(X[320:]).std, p.std)
     with pytest.raises(trustgp.ArtifactError, match="fitted to another network"):
         trustgp.load(tmp_path / "m", lambda rows: function(rows) + 1.0)
+
+
+@pytest.mark.parametrize(
+    "predictor", [Session(), lambda rows: function(rows.double())], ids=["session", "function"]
+)
+def test_predictions_in_float64_for_float32_rows_stay_as_they_are(predictor):
+    train, validation = ([part.float() for part in pair] for pair in (TRAIN, VALIDATION))
+    p = trustgp.fit(predictor, train, validation=validation, progress=False).predict(X[320:].float())
+    assert torch.equal(p.mean, function(X[320:].float().double()))
 
 
 def test_gradients_are_the_inputs_and_their_features_those_of_a_linear_regression():

@@ -13,6 +13,9 @@ from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 
 
+SESSION_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+
+
 class Call:
     """Calls a predictor with rows [n, d]; a deep copy is the same object."""
 
@@ -22,7 +25,9 @@ class Call:
     def __call__(self, rows: Tensor) -> Tensor:
         predictor, array = self.predictor, rows.detach().cpu().numpy()
         if hasattr(predictor, "get_inputs"):  # a session of onnxruntime
-            result = predictor.run(None, {predictor.get_inputs()[0].name: array})[0]
+            given = predictor.get_inputs()[0]
+            array = array.astype(SESSION_TYPES.get(given.type, array.dtype), copy=False)
+            result = predictor.run(None, {given.name: array})[0]
         elif hasattr(predictor, "predict"):
             result = predictor.predict(array)
         else:
@@ -40,10 +45,13 @@ class CalledPredictor(nn.Module):
     """Predictor plus a linear map of the inputs with zero weights. The gradients are the inputs, so that each
     expert is a linear regression of the predictor's errors on the inputs of its rows."""
 
-    def __init__(self, call: Call, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    def __init__(self, call: Call, row: Tensor) -> None:
         super().__init__()
-        self.call, self.outputs = call, outputs
-        self.linear = nn.Linear(inputs, outputs, dtype=dtype)
+        self.call, self.given, found = call, row.dtype, call(row).reshape(1, -1)
+        self.outputs = found.shape[1]
+        # of float32 rows estimators of scikit-learn make float64 predictions
+        dtype = torch.promote_types(row.dtype, found.dtype)
+        self.linear = nn.Linear(row.shape[1], self.outputs, dtype=dtype)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         self.eval()
@@ -51,8 +59,8 @@ class CalledPredictor(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """The predictor's own outputs, [n, C]."""
         with torch.no_grad(), torch._C._DisableFuncTorch():  # in forward mode arrays cannot be made otherwise
-            predicted = self.call(rows)
-        return predicted.reshape(len(rows), -1) + self.linear(rows)
+            predicted = self.call(rows.to(self.given))
+        return predicted.reshape(len(rows), -1) + self.linear(rows.to(self.linear.weight.dtype))
 
     def extra_repr(self) -> str:
         return f"{self.call!r}, which can only be called: no gradients"
@@ -71,9 +79,7 @@ def called_predictor(predictor: Any, row: Inputs | None) -> CalledPredictor:
             f"network is {Call(predictor)!r}, which can only be called; then inputs must be one tensor or "
             "array of real numbers, [n, d]. Otherwise pass a torch.nn.Module."
         )
-    call = Call(predictor)
-    outputs = call(row[:1]).reshape(1, -1).shape[1]
-    return CalledPredictor(call, row.shape[1], outputs, row.dtype)
+    return CalledPredictor(Call(predictor), row[:1])
 
 
 def blank_row(kinds: Sequence[str]) -> Tensor | None:
