@@ -23,10 +23,13 @@ PARTS = {  # start of a tensor's name after "mixture.<k>.": its contents; the fi
     "experts.basis": "experts: bases",
     "experts.root": "experts: directions",
     "experts.features.": "experts: features of their rows",
-    "experts.": "experts: the rest",
+    "experts.": "experts: other",
+    "whole.": "posterior of all rows",
+    "tangents.": "projections of gradients",
+    "hidden.": "training rows in the last hidden layer",
     "readout.": "classes of a detector",
     "pictures.": "pictures of a detector",
-    "": "the rest",
+    "": "other",
 }
 FORGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 """Errors that values of a wrong type, or without meaning, in the description of a file may cause."""
