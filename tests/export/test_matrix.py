@@ -9,7 +9,7 @@ from fitted_zoo import NAMES, TANGENTS
 import trustgp
 from trustgp.export import open_onnx, traced
 
-pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "trustgp[export]"')
+onnx = pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
 KINDS = {"factors": trustgp.LayerFactors(), "pruned": PRUNED, "sketch": trustgp.Sketch(32)}
 KINDS_OF = {**dict.fromkeys(MLPS, tuple(KINDS)), **dict.fromkeys(CONVS, ("pruned", "sketch"))}
 # Every network once, each with the next mode and another kind of tangents. Convolutions also with all outputs
@@ -34,6 +34,9 @@ def assert_exported(model, inputs, path, *forms):
             if "probabilities" in outputs:
                 chances = np.asarray(outputs["probabilities"])
                 np.testing.assert_allclose(chances, expected.probabilities.numpy(), atol=1e-5)
+    graph = onnx.load(path).graph
+    used = str(graph.node)  # onnxruntime warns of a constant that is not
+    assert all(f'"{constant.name}"' in used for constant in graph.initializer)
 
 
 @pytest.mark.parametrize(

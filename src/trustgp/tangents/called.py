@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 
-
 SESSION_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
 

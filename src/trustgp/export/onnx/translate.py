@@ -54,9 +54,21 @@ def to_onnx(module: GraphModule, names: Sequence[str]) -> Any:
     if (size := sum(array.nbytes for array in writer.constants.values())) > MAX_FILE_BYTES:
         advice = 'fit a smaller model with budget="500 MiB", for example, or outputs="pseudo"'
         raise ExportError(f"the graph holds {size / 2**30:.1f} GiB, one ONNX file at most 2 GiB; {advice}.")
-    constants = [writer.from_array(array, name) for name, array in writer.constants.items()]
-    graph = helper.make_graph(writer.nodes, "trustgp", inputs, outputs, constants)
+    nodes, used = _needed(writer.nodes, set(results))
+    constants = [writer.from_array(array, name) for name, array in writer.constants.items() if name in used]
+    graph = helper.make_graph(nodes, "trustgp", inputs, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def _needed(nodes: Sequence[Any], names: set[str]) -> tuple[list[Any], set[str]]:
+    """The operations on which values with these names depend, in their order, and all names that they use."""
+    used, needed = set(names), []
+    for node in reversed(nodes):
+        if not used.isdisjoint(node.output):
+            needed.append(node)
+            inner = (one for attribute in node.attribute for one in attribute.g.node)  # of a loop
+            used.update(node.input, *(one.input for one in inner))
+    return needed[::-1], used
 
 
 def _fill(writer: Writer, module: GraphModule) -> Any:
