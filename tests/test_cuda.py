@@ -78,8 +78,7 @@ def test_a_network_on_cuda_takes_rows_from_the_cpu_and_updates():
     network, inputs, targets = problem()
     network = network.cuda()
     model = trustgp.fit(network, (inputs[:300], targets[:300]), num_experts=3, progress=False)
-    touched = model.update((inputs[300:], targets[300:]))
-    assert touched
+    assert model.update((inputs[300:], targets[300:]))
     prediction = model.predict(inputs[:50])
     assert torch.equal(prediction.mean, network(inputs[:50].cuda()).detach())
     assert bool((prediction.variance > 0).all())

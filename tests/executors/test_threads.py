@@ -36,8 +36,7 @@ def test_each_worker_has_a_single_blas_thread_and_the_caller_keeps_its_own():
 
     try:
         torch.set_num_threads(2)
-        inside = [result for _, result in Threads(2).run(late, range(4))]
-        assert inside == [1] * 4
+        assert [result for _, result in Threads(2).run(late, range(4))] == [1] * 4
         assert torch.get_num_threads() == 2
         later = []
         thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))

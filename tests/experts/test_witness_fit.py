@@ -315,8 +315,7 @@ def test_where_nearly_all_targets_are_the_same_it_is_not_certain(find):
     draws = Draws()
     inputs, noise = draws.normal(3000, 4), draws.normal(3000)
     targets = ((inputs[:, 0] + inputs[:, 1] + 0.7 * noise) > 2.6).double()[:, None]
-    state = find(inputs[:2000], targets[:2000])
-    predicted = state(inputs[2000:])
+    predicted = find(inputs[:2000], targets[:2000])(inputs[2000:])
     assert float(((targets[2000:] - predicted.mean).square() / predicted.variance).mean()) < 2
     spread = torch.tensor(1 / 12).double().minimum(targets[:2000].var())
     assert float(predicted.variance.min()) == pytest.approx(float(spread), rel=1e-9)

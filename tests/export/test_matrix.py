@@ -34,8 +34,7 @@ def assert_exported(model, inputs, path, *forms):
             if "probabilities" in outputs:
                 chances = np.asarray(outputs["probabilities"])
                 np.testing.assert_allclose(chances, expected.probabilities.numpy(), atol=1e-5)
-    graph = onnx.load(path).graph
-    used = str(graph.node)  # onnxruntime warns of a constant that is not
+    used = str((graph := onnx.load(path).graph).node)  # onnxruntime warns of a constant that is not
     assert all(f'"{constant.name}"' in used for constant in graph.initializer)
 
 

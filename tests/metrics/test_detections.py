@@ -152,8 +152,7 @@ def plain(a: list[float], b: list[float]) -> tuple[float, float]:
     """Intersection over union, and the generous one, by hand."""
     wide = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
     high = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    sizes = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
-    union = sum(sizes) - wide * high
+    union = sum((c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)) - wide * high
     around = (max(a[2], b[2]) - min(a[0], b[0])) * (max(a[3], b[3]) - min(a[1], b[1]))
     return wide * high / union, wide * high / union - (around - union) / around
 

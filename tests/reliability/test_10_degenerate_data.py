@@ -355,8 +355,7 @@ def test_no_gradient_at_all_leaves_the_noise():
     """Zero inputs to a linear network without bias: the kernel is zero, and nothing is known beforehand."""
     network = seeded(nn.Linear(2, 1, bias=False), 0).double()
     x, y = torch.zeros(20, 2, dtype=torch.float64), rows(20, outputs=1)[1]
-    model = quiet_fit(network, (x, y))
-    prediction = model.predict(x)
+    prediction = quiet_fit(network, (x, y)).predict(x)
     assert bool((prediction.epistemic == 0).all())
     _assert_within(prediction.variance, y.square().mean().expand(20, 1), 0.2)
 

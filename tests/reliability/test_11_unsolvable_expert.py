@@ -84,8 +84,7 @@ def test_it_answers_with_the_prior_variance(data, break_one, kind):
     prediction = model.predict(x)
     there = prediction.expert == VICTIM
     assert 0 < int(there.sum()) < len(x)
-    mixture = model.mixtures[0]
-    expert = mixture.experts[VICTIM]
+    expert = model.mixtures[0].experts[VICTIM]
     prior = dense_jacobian(network, x[there]).square().sum(dim=2) * expert.scale  # of each output
     torch.testing.assert_close(prediction.plain.epistemic[there], prior)
     torch.testing.assert_close(prediction.epistemic[there], prior)  # novelty 1: the calibration fades out

@@ -56,8 +56,7 @@ NETWORKS = {
 def make(name, dtype=torch.float64):
     torch.manual_seed(0)
     network = NETWORKS[name]().to(dtype).eval()
-    inputs = normal(9, 3, seed=1)
-    return network, inputs.to(dtype)
+    return network, normal(9, 3, seed=1).to(dtype)
 
 
 def bound_map(network, inputs, *, parameters="all", outputs="shared"):
@@ -68,8 +67,7 @@ def bound_map(network, inputs, *, parameters="all", outputs="shared"):
 
 def assert_kernel_is_dense(network, inputs, **options):
     tangents, mix, names = bound_map(network, inputs, **options)
-    jacobian = dense_jacobian(network, inputs, names)
-    expected = dense_gram(jacobian, mix)
+    expected = dense_gram(dense_jacobian(network, inputs, names), mix)
     features = tangents(inputs)
     size = float(expected.abs().max())
     torch.testing.assert_close(features.gram(features), expected, rtol=1e-10, atol=1e-10 * size)

@@ -69,8 +69,7 @@ def bound(network: nn.Module, inputs: torch.Tensor) -> trustgp.UncertaintyModel:
 def test_a_replayed_prediction_is_the_same(rows):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
-    inputs = torch.randn(60, 2, 9)
-    model = bound(network, inputs)
+    model = bound(network, torch.randn(60, 2, 9))
     assert not model.mixtures[0].tangents._replay._recordings  # those of the fit are released
     given = torch.randn(8, rows, 2, 9, device="cuda")
     first = [model.predict(one) for one in given]

@@ -114,6 +114,5 @@ def test_sngp_is_bounded_and_its_variance_is_that_of_the_last_layer(bundle):
     rows = torch.randn(4, 2, generator=torch.Generator().manual_seed(2))
     for _ in range(50):
         network.train()(rows)
-    first = network.eval().hidden[0]
-    slope = torch.func.jacrev(first)(rows[0])
+    slope = torch.func.jacrev(network.eval().hidden[0])(rows[0])
     assert float(torch.linalg.matrix_norm(slope, 2).detach()) == pytest.approx(0.5, rel=1e-3)

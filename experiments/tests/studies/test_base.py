@@ -112,8 +112,7 @@ def test_numbers_beside_a_result_are_rounded_and_its_tables_are_made_of_them(tmp
     files = [made.write(tmp_path / name).with_name(NUMBERS) for name in "ab"]
     assert made.numbers == {"n": 1.235, "m": [3.333e-10]}
     assert files[0].read_bytes() == files[1].read_bytes()
-    stored = read_result(tmp_path / "a" / "result.json")
-    assert stored.tables[0].rows == [[1.235]]
+    assert read_result(tmp_path / "a" / "result.json").tables[0].rows == [[1.235]]
     assert json.loads((tmp_path / "a" / "result.json").read_text())["tables"] == []
     for damage in (b"", files[0].read_bytes()[:-5], b"no gzip", gzip.compress(b"{")):
         files[0].write_bytes(damage)
