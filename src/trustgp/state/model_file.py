@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import likelihoods, tangents
 from ..data.fingerprint import network_fingerprint, same_weights, weights_fingerprints
 from ..data.frames import precision_of
-from ..data.tensor_file import MAX_HEADER_BYTES, ArtifactError, Reader, encode, write
+from ..data.tensor_file import MAX_HEADER_BYTES, ArtifactError, Reader, write
 from ..data.torch_modes import cpu_default
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
@@ -44,11 +44,6 @@ LISTS = ("names", "lend", "split", "kinds")  # values that are tuples, which JSO
 def save_state(state: ModelState, path: str | Path) -> None:
     """Write a model completely or not at all. The network is not in the file."""
     write(Path(path), kind=KIND, text=model_text(state), tensors=model_tensors(state))
-
-
-def file_bytes(state: ModelState) -> int:
-    """Size of the file that `save_state` would write, in bytes."""
-    return len(encode(kind=KIND, text=model_text(state), tensors=model_tensors(state)))
 
 
 def check_savable(maps: Sequence[TangentMap], row: Inputs) -> None:

@@ -46,10 +46,10 @@ class CalledPredictor(nn.Module):
 
     def __init__(self, call: Call, row: Tensor) -> None:
         super().__init__()
-        self.call, self.given, found = call, row.dtype, call(row).reshape(1, -1)
-        self.outputs = found.shape[1]
+        self.call, self.given, first = call, row.dtype, call(row).reshape(1, -1)
+        self.outputs = first.shape[1]
         # of float32 rows estimators of scikit-learn make float64 predictions
-        dtype = torch.promote_types(row.dtype, found.dtype)
+        dtype = torch.promote_types(row.dtype, first.dtype)
         self.linear = nn.Linear(row.shape[1], self.outputs, dtype=dtype)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)

@@ -19,7 +19,7 @@ from trustgp.experts.witness import Witness, WitnessState
 from trustgp.experts.witness_fit import find_witness
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.model import UncertaintyModel
-from trustgp.state.model_file import file_bytes
+from trustgp.state.model_file import model_tensors
 
 from .tuning import NoisyPeer
 
@@ -52,9 +52,9 @@ class TrustGP:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the network, and of the file that `trustgp.save` would write."""
-        own = [*self.model.network.parameters(), *self.model.network.buffers()]
-        return file_bytes(self.model.state) + sum(value.nbytes for value in own)
+        """Bytes of the tensors of the network, and of the file that `trustgp.save` would write."""
+        own = (*self.model.network.parameters(), *self.model.network.buffers())
+        return sum(value.nbytes for value in (*own, *model_tensors(self.model.state).values()))
 
     def predict(self, inputs: Inputs) -> Prediction:
         prediction = self.model.predict(inputs)

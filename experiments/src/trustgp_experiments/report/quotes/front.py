@@ -95,7 +95,7 @@ def _costs(stored: Stored, method: str) -> list[str]:
 
 
 def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredCase]) -> str:
-    device = stored.study("transfer")["provenance"]["device"]
+    origin = stored.study("transfer")["provenance"]
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
         f"Mean over {len(arms)} arms ({listed(arms)}), {stored.seeds('transfer')}; NLL in nats per torque, "
@@ -104,8 +104,8 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     )
     if tabled:
         text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')}."
-    text += f" Costs: SARCOS, known motions, each method alone on {device}; training "
-    return f"{text}is that of networks beyond the given one."
+    text += f" Costs: SARCOS, known motions, each method alone on {origin.get('costs', origin['device'])}; "
+    return f"{text}training is that of networks beyond the given one. {origin.get('missing', '')}".strip()
 
 
 def transfer(stored: Stored) -> str:
