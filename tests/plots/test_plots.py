@@ -121,6 +121,5 @@ def test_the_overview_needs_neither_foreign_rows_nor_a_prediction_for_every_row(
     targets = mean + 0.1 * mean.cos()
     mean[3] = torch.nan
     variance = torch.where(torch.isfinite(mean), 0.01, torch.inf)
-    evaluation = trustgp.evaluate(make(mean, variance), targets)
-    plots.overview(evaluation, tmp_path / "a.png")
+    plots.overview(trustgp.evaluate(make(mean, variance), targets), tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 0

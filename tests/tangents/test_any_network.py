@@ -253,8 +253,7 @@ def test_a_function_selects_the_output_to_the_bit(tmp_path):
     model.save(tmp_path / "selected")
     again = trustgp.load(tmp_path / "selected", network, select=select)
     assert torch.equal(again.predict(inputs).variance, p.variance)
-    targets = normal(30, 2)
-    again.update((inputs[:3] + 1, seeded(3, 2)), train=(inputs, targets), progress=False)
+    again.update((inputs[:3] + 1, seeded(3, 2)), train=(inputs, normal(30, 2)), progress=False)
     with pytest.raises(ArtifactError, match="select="):
         trustgp.load(tmp_path / "selected", network)
     expected.save(tmp_path / "plain")

@@ -42,8 +42,7 @@ def test_pictures_come_in_the_order_of_the_list_at_one_size_with_their_boxes(roo
     assert test.labels[1].tolist() == [0, 1]
     assert int(test.images[0, :, :, 20:].float().mean()) > 180
     # boxes are cut at the edge, and empty ones are dropped
-    validation = load_photographs("bccd", "val", root)
-    assert validation.boxes[0].tolist() == [[15, 10, 30, 20]]
+    assert load_photographs("bccd", "val", root).boxes[0].tolist() == [[15, 10, 30, 20]]
 
 
 def test_unknown_names_and_damaged_folders_are_refused(root):

@@ -8,10 +8,11 @@ from draws import normal
 
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.core.cases import IN_DOMAIN
+from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.regression import method_names, score_method
 from trustgp_experiments.datasets import load, split_unseen, standardise
 from trustgp_experiments.peers.registry import Fitted
-from trustgp_experiments.studies.transfer.scores import KNOWN, NEW
+from trustgp_experiments.studies.transfer.scores import AXES, KNOWN, NEW, losses
 from trustgp_experiments.studies.transfer.study import FOREIGN_ROWS, QUICK_ROWS, TESTED, foreign, make_case
 
 
@@ -56,6 +57,13 @@ def test_alarms_are_those_of_the_validation_rows_and_selection_counts_large_erro
     assert scores[IN_DOMAIN]["alarms"] == pytest.approx(0.05)
     assert scores["other"]["alarms"] == pytest.approx(0.55)
     assert scores["other"]["novelty_auroc"] is None
+
+
+def test_a_rival_with_a_lower_mean_within_the_interval_is_named():
+    values = {"ours": [0.0, 0.0, 0.0], "rival": [-3.0, 1.0, 1.0], "other": [1.0, 1.0, 1.0]}
+    grid = Grid(AXES, {("arm", NEW, IN_DOMAIN, method): {"nll": nll} for method, nll in values.items()})
+    text = losses(grid, NEW, "ours", ["rival", "other"])
+    assert text.endswith("in any of 1 cases; the mean over them is lower of rival by 0.33.")
 
 
 def test_other_recordings_are_tested_from_end_to_end_in_the_units_of_the_training_rows(data_root):

@@ -10,5 +10,4 @@ from .result import COMMIT_VARIABLE, commit
 def print_figures(**figures: Any) -> None:
     """Print figures as JSON; `commit` is TRUSTGP_COMMIT (for a copy without git), else the checkout's commit,
     with "+" if files differ from it, else null."""
-    made_by = os.environ.get(COMMIT_VARIABLE) or commit()
-    print(json.dumps({**figures, "commit": made_by}))
+    print(json.dumps({**figures, "commit": os.environ.get(COMMIT_VARIABLE) or commit()}))

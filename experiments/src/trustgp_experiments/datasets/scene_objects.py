@@ -45,8 +45,7 @@ def frustum(low: Point, high: Point, radii: tuple[float, float], colour: Colour,
     ring = np.cos(angle)[:, None] * first + np.sin(angle)[:, None] * second
     points = np.concatenate([start + radii[0] * ring, end + radii[1] * ring])
     around = [[i, (i + 1) % sides, sides + (i + 1) % sides, sides + i] for i in range(sides)]
-    caps = [list(range(sides))[::-1], list(range(sides, 2 * sides))]
-    return Part(points, around + caps, colour)
+    return Part(points, [*around, list(range(sides))[::-1], list(range(sides, 2 * sides))], colour)
 
 
 def block(centre: Point, size: Point, colour: Colour) -> Part:

@@ -52,8 +52,7 @@ class Camera:
         lines = (np.arange(self.side) + 0.5 - self.side / 2) / self.focal
         x, y = np.meshgrid(lines, lines)
         rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ self.axes
-        downward = np.minimum(rays[..., 2], -1e-6)
-        reach = -self.at[2] / downward
+        reach = -self.at[2] / np.minimum(rays[..., 2], -1e-6)
         distance = np.where(rays[..., 2] < -1e-4, reach * np.linalg.norm(rays, axis=-1), np.inf)
         return self.at[:2] + reach[..., None] * rays[..., :2], distance
 

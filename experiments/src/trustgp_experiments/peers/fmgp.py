@@ -166,8 +166,7 @@ def centres(rows: Tensor, count: int, seed: int) -> Tensor:
     rows = rows[torch.randperm(len(rows), generator=generator)[:KMEANS_ROWS].to(rows.device)]
     means = rows[:count].clone()
     for _ in range(ROUNDS):
-        nearest = torch.cdist(rows, means).argmin(dim=1)
-        member = nn.functional.one_hot(nearest, len(means)).to(rows)
+        member = nn.functional.one_hot(torch.cdist(rows, means).argmin(dim=1), len(means)).to(rows)
         sizes = member.sum(dim=0)[:, None]
         means = torch.where(sizes > 0, member.T @ rows / sizes.clamp_min(1.0), means)
     return means

@@ -31,8 +31,7 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     grid = Grid.of_runs(AXES, numbers["runs"], read_tests)
     trained, split = costed_case(list(grid.parts))
     note = f"{trained.upper()}, {split}, seed 0: fit on all training rows, predict the test rows in one call."
-    costs = costs_table("What it costs", numbers["costs"], note)
-    return [*tables(grid), costs], findings(grid)
+    return [*tables(grid), costs_table("What it costs", numbers["costs"], note)], findings(grid)
 
 
 def costed_case(trainings: Sequence[Place]) -> Place:
@@ -141,7 +140,11 @@ def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:
     cases_lost = {case: (gap, rival) for gap, case, rival in sorted(worse, key=lambda one: one[0].mean)}
     count = len(at)
     if not cases_lost:
-        return f"{kind.capitalize()}, no method has a lower NLL than {ours} in any of {count} cases."
+        mean = {m: one for m in (ours, *peers) if isinstance(one := average(grid, at, m, NLL), float)}
+        lower = sorted((value, m) for m, value in mean.items() if value < mean.get(ours, -math.inf))
+        named = ", ".join(f"{m} by {mean[ours] - value:.2f}" for value, m in lower[:NAMED])
+        text = f"{kind.capitalize()}, by the intervals no method has a lower NLL than {ours} in any of "
+        return f"{text}{count} cases" + (f"; the mean over them is lower of {named}." if lower else ".")
     largest = sorted(cases_lost.items(), key=lambda one: -one[1][0].mean)
     named = "; ".join(f"{case}: {rival} by {gap.words()}" for case, (gap, rival) in largest[:NAMED])
     times = {rival: sum(one[2] == rival for one in worse) for rival in peers}
