@@ -104,11 +104,12 @@ def test_few_rows_are_padded_where_outputs_need_not_be_exact():
     inputs = torch.randn(60, 2, 9)
     model = bound(nn.Sequential(nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval(), inputs)
     tangents, inputs = model.mixtures[0].tangents, inputs.cuda()
+    tangents._replay._min_launches = 0  # recorded on a busy GPU, too
     for _ in range(CALLS_BEFORE + 2):
         whole = tangents(inputs[:16]).rows
-    before = len(tangents._replay._recordings)
+    assert len(tangents._replay._recordings) == 1
     torch.testing.assert_close(tangents(inputs[:11]).rows, whole[:11])
-    assert len(tangents._replay._recordings) == before
+    assert len(tangents._replay._recordings) == 1
 
 
 @cuda
@@ -117,9 +118,8 @@ def test_memory_does_not_grow_over_calls_of_mixed_sizes(caplog):
     inputs = torch.randn(300, 2, 9, device="cuda")
     network = nn.Sequential(nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
     model = bound(network, inputs.cpu())
-    sizes = torch.randint(1, 300, (1500,), generator=torch.Generator().manual_seed(0)).tolist()
     taken = []
-    for n in sizes:
+    for n in torch.randint(1, 300, (1500,), generator=torch.Generator().manual_seed(0)).tolist():
         p = model.predict(inputs[:n])
         assert torch.equal(p.mean, model.network(inputs[:n]))
         taken.append(torch.cuda.memory_allocated())

@@ -9,8 +9,8 @@ from .stored import NotRun, Stored, grid, number, short, words
 MIB = 2**20
 DEFAULT = "trustgp default"  # as the study of run time calls it
 BATCHED = ", batched"  # ends the name of passes in one batch
-TIMED = ("network", f"MC-dropout 20{BATCHED}", "ensemble of 5", "Laplace last layer")
-TIMED += (DEFAULT, "trustgp small")
+TIMED = ("network", "MC-dropout 20, batched", "ensemble of 5", "Laplace last layer", DEFAULT, "trustgp small")
+ORIGIN = "{device}, torch {torch}, commit `{commit:.10}`."  # of a benchmark
 WORTH = ("NLL", "AUROC, new rows", "MiB")
 
 
@@ -20,19 +20,26 @@ def networks(stored: Stored) -> str:
     keys = {
         "fit": "fit over forward",
         "predict, 64 rows": "predict 64 over forward",
+        "over recorded": "predict 64 over recorded",
         "predict, 1 row": "predict 1 over forward",
-        "the same, traced": "traced 1 over forward",
+        "one row over recorded": "predict 1 over recorded",
         "memory of the fit": "fit peak over forward backward",
     }
-    figures = found["figures"].items()
-    rows = [[name, *(number(one.get(key), 1) for key in keys.values())] for name, one in figures]
-    images = stored.benchmark("large-cuda-images")["figures"]["images"]
-    text = (
-        f"{found['device']}, {found['rows']:,} rows, torch {found['torch']}. Pictures through ResNet-50: a "
-        f"fit takes {short(images['fit s'])} s, {short(images['fit rows per s'])} pictures a second, where "
-        f"plain forward passes make {short(images['forward rows per s'])}."
-    )
-    return f"{grid(['network', *keys], [row for row in rows if any(row[1:])])}\n\n{words(text)}"
+    rows = [[name, *(number(one[key], 1) for key in keys.values())] for name, one in found["figures"].items()]
+    return f"{grid(['network', *keys], rows)}\n\n{found['rows']:,} rows. {ORIGIN.format(**found)}"
+
+
+def small_networks(stored: Stored) -> str:
+    """MLPs on a GPU: milliseconds of a call, and its time over the network and over five networks."""
+    found = stored.benchmark("speed-cuda")
+    keys = ("ms", "over eager", "over recorded", "over five")
+    rows = [
+        [f"{int(fitted):,}", batch, *(number(one[key], 2) for key in keys)]
+        for fitted, figures in found["figures"].items()
+        for batch, one in figures["threads 1"].items()
+    ]
+    columns = ["fitted rows", "rows", "ms", "over the network", "recorded", "over five, recorded"]
+    return f"{grid(columns, rows)}\n\n{ORIGIN.format(**found)}"
 
 
 def calls(stored: Stored) -> str:
@@ -48,45 +55,40 @@ def calls(stored: Stored) -> str:
     return f"{grid(columns, rows)}\n\n{end} {short(found['onnxruntime']['load_ms'])} ms."
 
 
-def over_network(stored: Stored, *, study: str, quality: bool = False) -> str:
-    """Table of times over that of the network alone in the same runtime, for one row, one thread and the
-    first seed; with `quality` also NLL, AUROC of new rows and size."""
-    entries, rows = {}, []
-    for network, seeds in stored.numbers(study)["networks"].items():
+def over_network(stored: Stored) -> str:
+    """Table of times over the network's in the same runtime, for one row, one thread and the first seed."""
+    entries, rows, networks = {}, [], stored.numbers("runtime")["networks"]
+    for network, seeds in networks.items():
         calls = [one for one in seeds[0]["entries"] if one["batch"] == one["threads"] == 1]
         entries[network] = [one for one in calls if None not in (one["median"], one["over_network"])]
     runtimes = list(dict.fromkeys(one["runtime"] for calls in entries.values() for one in calls))
     for network, calls in entries.items():
         times = {(one["method"], one["runtime"]): one["over_network"] for one in calls}
-        worth = stored.numbers(study)["networks"][network][0]["quality"]
-        for method in TIMED if quality else TIMED[1:]:
+        worth = networks[network][0]["quality"]
+        for method in TIMED:
             cells = [number(times.get((method, r)), 2) for r in runtimes]
             if any(cells):
-                rows.append([network, method, *cells])
-                rows[-1] += _worth(worth.get(method.removesuffix(BATCHED), {})) if quality else []
-    origin = stored.study(study)["provenance"]
+                rows.append([network, method, *cells, *_worth(worth.get(method.removesuffix(BATCHED), {}))])
+    origin = stored.study("runtime")["provenance"]
     end = f"{origin['device']}, commit `{origin['commit'][:10]}`; a gap: not possible there, or not measured."
-    columns = ["network", "method", *runtimes, *(WORTH if quality else ())]
-    return f"{grid(columns, rows)}\n\n{words(end)}"
+    return f"{grid(['network', 'method', *runtimes, *WORTH], rows)}\n\n{words(end)}"
 
 
 def _worth(found: Mapping[str, Any]) -> list[str]:
     """Cells with NLL, AUROC and MiB; empty where they were not measured."""
-    size = found.get("bytes")
-    scores = [number(found.get(key), 3) for key in ("nll", "auroc")]
-    return [*scores, "" if size is None else short(size / MIB)]
+    size = found["bytes"] / MIB if found.get("bytes") else None
+    return [*(number(found.get(key), 3) for key in ("nll", "auroc")), "" if size is None else short(size)]
 
 
 def call_ratios(stored: Stored) -> dict[str, list[float]]:
     """Ratios by machine: the time of a call of the default with one row over that of five networks."""
     found = {}
-    for study, where in (("runtime", "a CPU"), ("runtime-cuda", "a GPU")):
-        with suppress(NotRun):
-            found[where] = [
-                entry["over_ensemble"]
-                for seeds in stored.numbers(study)["networks"].values()
-                for entry in seeds[0]["entries"]
-                if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
-                and entry["over_ensemble"] is not None
-            ]
+    with suppress(NotRun):
+        networks = stored.numbers("runtime")["networks"].values()
+        calls = [one for seeds in networks for one in seeds[0]["entries"] if one["over_ensemble"] is not None]
+        one_row = [one for one in calls if (one["batch"], one["threads"], one["method"]) == (1, 1, DEFAULT)]
+        found["a CPU"] = [one["over_ensemble"] for one in one_row]
+    with suppress(NotRun):
+        figures = stored.benchmark("speed-cuda")["figures"].values()
+        found["a GPU"] = [one["threads 1"]["1"]["over five"] for one in figures]
     return found

@@ -95,7 +95,7 @@ CLASSES = {  # tables of the page on classes, and what it shows of them
     "table": partial(table, title=COSTS, methods=COSTED, columns=PAID),
 }
 UNTUNED = "Table 1 here, untuned, as in the paper"
-FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
+FOLDERS = (*STUDIES, "tables", "distributed-cuda")
 BLOCKS: dict[str, Block] = {
     "readme.small": front.small,
     "results.sentences": sentences.block,
@@ -109,8 +109,8 @@ BLOCKS: dict[str, Block] = {
     "classes.cifar": cifar.table,
     "classes.cifar-parts": cifar.parts,
     "speed.calls": benchmarks.calls,
-    "speed.cpu": partial(benchmarks.over_network, study="runtime", quality=True),
-    "speed.cuda": partial(benchmarks.over_network, study="runtime-cuda"),
+    "speed.cpu": benchmarks.over_network,
+    "speed.cuda": benchmarks.small_networks,
     "paper.toy": partial(table, study="toy", spread=False),
     "paper.ablation": settings.observations,
     "paper.transfer": front.transfer,

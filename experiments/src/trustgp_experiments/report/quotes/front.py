@@ -105,7 +105,7 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     if tabled:
         text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')}."
     text += f" Costs: SARCOS, known motions, each method alone on {origin.get('costs', origin['device'])}; "
-    return f"{text}training is that of networks beyond the given one. {origin.get('missing', '')}".strip()
+    return f"{text}training is that of networks beyond the given one."
 
 
 def transfer(stored: Stored) -> str:
