@@ -80,9 +80,9 @@ def _cell(cell: Any, column: dict[str, Any], *, spread: bool) -> str:
 
 NEW_PAIRS = "Novel images detected, on pairs with which nothing was chosen"
 LIKELY = ("softmax", "temperature scaling", "MC-dropout 20", "ensemble of 5", "Laplace last layer")
-LIKELY += ("Laplace KFAC, evidence", OURS)
+LIKELY += ("Laplace KFAC, evidence", "trustgp paper form", OURS)
 NOVEL = ("MC-dropout 20", "ensemble of 5", "Laplace KFAC, evidence", "energy", "relative Mahalanobis")
-NOVEL += ("kNN, cosine", "kNN, Euclidean", "DDU density", "ViM", OURS)
+NOVEL += ("kNN, cosine", "kNN, Euclidean", "DDU density", "ViM", "trustgp paper form", OURS)
 FAMILIAR, COSTS = "Fashion-MNIST: test images like those that trained", "What it costs, and what it is worth"
 PROPER, SHIFTS = ("NLL", "ECE", "accuracy"), ("rotated 15", "rotated 45", "rotated 90", "noisy 0.2")
 PAID = ("fit s", "more training s", "MiB", "ms/image", "NLL", "mean AUROC")

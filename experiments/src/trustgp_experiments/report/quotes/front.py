@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 
 from ...core.claim import tally as counted
@@ -19,6 +20,7 @@ FEW = ("ensemble of 5", "Laplace GLM", "network + noise, tails", "know-nothing")
 OWN = (OURS, CORRECTED)
 Places = Sequence[Place]
 FORM = "trustgp paper form"
+WORTH = {"coverage": percent, "sharpness": number, "crps": partial(number, digits=3)}  # beside NLL
 
 
 def table(stored: Stored) -> str:
@@ -26,13 +28,12 @@ def table(stored: Stored) -> str:
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     groups = _groups(stored)
     new = next(iter(groups))
-    columns = ["", *(f"NLL, {kind}" for kind in groups), f"95 % covers, {new}", "width"]
+    columns = ["", *(f"NLL, {kind}" for kind in groups), f"95 % covers, {new}", "width", "CRPS"]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
     rows, methods = [], {method for case in (*found, *tabled) for method in case.methods}
     for method in (method for method in (*PICKED, WITNESS, *OWN) if method in methods):
         line = [method, *(number(average(places, method, "nll")) for places in groups.values())]
-        line += [percent(average(groups[new], method, "coverage"))]
-        line += [number(average(groups[new], method, "sharpness"))]
+        line += [form(average(groups[new], method, key)) for key, form in WORTH.items()]
         rows.append([*line, *_costs(stored, method)])
     kept = [0, *(place for place in range(1, len(columns)) if any(row[place] for row in rows))]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
@@ -99,8 +100,8 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
         f"Mean over {len(arms)} arms ({listed(arms)}), {stored.seeds('transfer')}; NLL in nats per torque, "
-        "lower is better; width of the 95 % interval in training deviations. A gap: not stored, or no "
-        "likelihood. The witness alone is a part of trustgp."
+        "lower is better; width of the 95 % interval and CRPS in training deviations. A gap: not stored, "
+        "or no likelihood. The witness alone is a part of trustgp."
     )
     if tabled:
         text += f" Tables: {len(tabled)} data sets, {stored.seeds('tables')}."
@@ -109,16 +110,15 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
 
 
 def transfer(stored: Stored) -> str:
-    """Table for the training arm: NLL of the paper's own form and of ours, their difference, and coverage."""
-    rows = []
+    """Table for the training arm: scores of the paper's own form and of ours; the difference of their NLL."""
+    rows, scores = [], {"nll": number, **WORTH}
     for case in cases(stored, "transfer"):
-        nll = [number(case.mean(method, "nll")) for method in (FORM, OURS)]
+        pairs = [[form(case.mean(method, key)) for method in (FORM, OURS)] for key, form in scores.items()]
+        nll, *worth = (" / ".join(pair) for pair in pairs)
         gap = case.against(FORM, OURS)
-        covers = [case.mean(method, "coverage") for method in (FORM, OURS)]
-        shares = [percent(share).removesuffix(" %") for share in covers]
-        rows.append([case.name, *nll, "" if gap is None else gap.words(), *shares])
-    columns = ["case", "paper's own form", OURS, "its NLL above ours (95 % interval)"]
-    return grid([*columns, "95 % covers, %: paper's own form", OURS], rows)
+        rows.append([case.name, nll, "" if gap is None else gap.words(), *worth])
+    columns = ["case", "NLL, paper's own form / trustgp", "difference (95 % interval)"]
+    return grid([*columns, "95 % covers", "width", "CRPS"], rows)
 
 
 def zero_shot(stored: Stored) -> str:
