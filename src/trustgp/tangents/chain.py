@@ -41,7 +41,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**23}  # products at a time, so that their factors fit in a cache
+CACHED_NUMBERS = {"cpu": 3 * 2**20, "cuda": 2**23}  # products at a time, so that their factors fit in a cache
 
 
 @dataclass(frozen=True)
@@ -233,17 +233,15 @@ class ChainRows:
 
     def _products(self, given: Parts, back: Parts) -> Tensor:
         """Features [n, D, K] of inputs [n, .] and signals [K, n, .]."""
-        signals = torch.cat(back, dim=2)
-        if signals.is_cuda:  # an embedding bag is faster on a CPU
-            return self._traced_products(torch.cat(given, dim=1), signals).permute(2, 0, 1)
-        mixed, n, numbers = signals.shape
+        if back[0].is_cuda:  # an embedding bag is faster on a CPU
+            return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)).permute(2, 0, 1)
+        table = torch.cat([part.permute(1, 2, 0) for part in back], dim=1)  # a number of all K side by side
+        n, numbers, mixed = table.shape
         left, starts = self.indices(n, numbers)
         entries = torch.cat(given, dim=1).index_select(1, self.right)
-        entries = entries if self.signs is None else entries.mul_(self.signs)
-        # the numbers of all signals side by side
-        table, weights = signals.permute(1, 2, 0).contiguous().view(-1, mixed), entries.flatten()
+        weights = (entries if self.signs is None else entries.mul_(self.signs)).flatten()
         options: Any = {"mode": 0, "per_sample_weights": weights, "include_last_offset": True}
-        return torch.embedding_bag(table, left, starts, **options)[0].view(n, self.width, mixed)
+        return torch.embedding_bag(table.flatten(0, 1), left, starts, **options)[0].view(n, self.width, mixed)
 
     @cached_property
     def tables(self) -> tuple[Tensor, Tensor, Tensor]:
