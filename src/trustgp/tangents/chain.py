@@ -220,7 +220,7 @@ class ChainRows:
         if type(inputs) is not Tensor:  # onnxruntime selects columns number by number
             products = self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2))
             # [n, K, D], through a matrix: onnxruntime is slow where all dimensions change places
-            return products.transpose(0, 1).flatten(0, 1).T.reshape(n, -1, self.width), outputs
+            return products.flatten(0, 1).T.reshape(n, -1, self.width), outputs
         if inputs.is_cuda and (kernel := product_kernel(inputs.dtype, inputs.device)) is not None:
             return kernel(torch.cat(given, dim=1), torch.cat(back, dim=2), *self.tables), outputs
         most = CACHED_NUMBERS["cpu" if inputs.device.type == "cpu" else "cuda"]
@@ -234,7 +234,7 @@ class ChainRows:
     def _products(self, given: Parts, back: Parts) -> Tensor:
         """Features [n, D, K] of inputs [n, .] and signals [K, n, .]."""
         if back[0].is_cuda:  # an embedding bag is faster on a CPU
-            return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)).permute(2, 0, 1)
+            return self._traced_products(torch.cat(given, dim=1), torch.cat(back, dim=2)).permute(2, 1, 0)
         table = torch.cat([part.permute(1, 2, 0) for part in back], dim=1)  # a number of all K side by side
         n, numbers, mixed = table.shape
         left, starts = self.indices(n, numbers)
@@ -261,10 +261,10 @@ class ChainRows:
         return (left, starts) if n == most else (left[: n * self.left.shape[0]], starts[: n * self.width + 1])
 
     def _traced_products(self, given: Tensor, back: Tensor) -> Tensor:
-        """Features [D, K, n] of inputs [n, .] and signals [K, n, .], from rows of the transposed matrices."""
+        """Features [K, D, n] of inputs [n, .] and signals [K, n, .], from rows of the transposed matrices."""
         (mixed, n), (right, left) = back.shape[:2], self._by_line
         entries = given.T.index_select(0, right)
         if self.signs is not None:
             entries = entries * self.signs.view(-1, self.lines).T.reshape(-1, 1)
         products = back.permute(2, 0, 1).flatten(1).index_select(0, left).reshape(-1, mixed, n)
-        return (products * entries[:, None]).reshape(self.lines, self.width, mixed, n).sum(dim=0)
+        return (products.transpose(0, 1) * entries).reshape(mixed, self.lines, self.width, n).sum(dim=1)

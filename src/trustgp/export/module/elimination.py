@@ -43,11 +43,11 @@ def _factors(unit: Tensor, diagonal: Tensor, size: int) -> Tensor:
 
 def _eliminated(rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Rows of U [n, 1, w] and their entries of D [n, 1, 1], from the rows that elimination left [n, b, w]."""
-    units, pivots = [], []
-    for i in range(size := rows.shape[1]):
-        row, pivot = rows[:, :1], rows[:, :1, i : i + 1]
-        units, pivots = [*units, row / pivot], [*pivots, pivot]
-        if i + 1 < size:
-            rows = rows[:, 1:]
+    units, pivots, last = [], [], rows.shape[1] - 1
+    for i in range(last + 1):
+        row, rows = rows.split([1, last - i], dim=1) if i < last else (rows, rows)
+        pivots.append(row[:, :, i : i + 1])
+        units.append(row / pivots[-1])
+        if i < last:
             rows = rows - rows[:, :, i : i + 1] * units[-1]
     return units, pivots

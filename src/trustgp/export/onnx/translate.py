@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from ...experts.stack import padded
 from ..errors import ExportError
 from ..module.experts import CHOICES
 from ..trace.decompositions import table
@@ -19,6 +20,7 @@ from .operators import OPERATORS
 from .writer import TYPES, Translation, Writer, arguments
 
 OPSET = 20  # the first with Gelu
+MAX_PADDING = 1.1  # of the experts' tensors, over what they hold: indexing a stack is faster than a slice
 IR_VERSION = 10
 MAX_FILE_BYTES = 2**31 - 2**20  # the limit of the format
 TABLE: dict[Any, Translation] = {
@@ -120,7 +122,7 @@ def _choose(w: Writer, n: Any) -> tuple[str, ...]:
     own = body.op("Equal", w.tensor(labels), label)
     rows = body.op("Transpose", body.op("NonZero", own))  # [k, 1]
     parts = [body.op("Compress", w.tensor(vector), own, axis=0) for vector in vectors]
-    tables = [_select(body, label, [each[name] for each in buffers]) for name in buffers[0]]
+    tables = _select(body, label, [[each[name] for each in buffers] for name in buffers[0]])
     body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *parts], strict=True)
     empty, sizes = [], w.op("Shape", w.tensor(labels))
     for i, (answer, (shape, dtype)) in enumerate(zip(_fill(body, module), choice.kinds, strict=True)):
@@ -136,13 +138,19 @@ def _choose(w: Writer, n: Any) -> tuple[str, ...]:
     return (result,) if len(empty) == 1 else tuple(result)
 
 
-def _select(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
-    """Tensor number `label`; tensors of different sizes are stored in one vector."""
-    shapes = torch.tensor([table.shape for table in tables])
-    if bool((shapes == shapes[0]).all()):
-        return w.op("Gather", w.constant(torch.stack(tables)), label)
+def _select(w: Writer, label: str, tables: list[list[torch.Tensor]]) -> list[str]:
+    """Tensor number `label` of each table: of a stack where its padding with zeros is small, else of all
+    tensors in one vector."""
+    shapes = [torch.tensor([one.shape for one in table]) for table in tables]
+    numbers = sum(int(shape.prod(dim=1).sum()) for shape in shapes)
+    if sum(len(shape) * int(shape.amax(dim=0).prod()) for shape in shapes) <= MAX_PADDING * numbers:
+        return [w.op("Gather", w.constant(padded(table)), label) for table in tables]
+    return [_slice(w, label, *one) for one in zip(tables, shapes, strict=True)]
+
+
+def _slice(w: Writer, label: str, table: list[torch.Tensor], shapes: torch.Tensor) -> str:
     ends = shapes.prod(dim=1, keepdim=True).cumsum(dim=0)
     starts = ends - shapes.prod(dim=1, keepdim=True)
-    first, last, shape = (w.op("Gather", w.constant(table), label) for table in (starts, ends, shapes))
-    flat = w.constant(torch.cat([table.flatten() for table in tables]))
+    first, last, shape = (w.op("Gather", w.constant(one), label) for one in (starts, ends, shapes))
+    flat = w.constant(torch.cat([one.flatten() for one in table]))
     return w.op("Reshape", w.op("Slice", flat, first, last), shape)
