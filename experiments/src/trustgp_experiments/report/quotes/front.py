@@ -53,8 +53,9 @@ def small(stored: Stored) -> str:
 
 def tally(stored: Stored) -> str:
     """Table of the numbers of cases with a worse, alike and better NLL of `trustgp` than of each peer; in
-    brackets after Holm's correction for the number of peers."""
-    return _counts(_groups(stored), PICKED)
+    brackets after Holm's correction for the number of peers. Then the share of large errors flagged."""
+    flagged = [one for one in stored.study("transfer")["findings"] if "a tenth of alarms" in one]
+    return "\n\n".join([_counts(_groups(stored), PICKED), *map(words, flagged)])
 
 
 def _groups(stored: Stored) -> dict[str, Places]:
