@@ -48,7 +48,7 @@ WITNESS_MARGIN = 1.05  # what a witness may take, over the estimate
 UNEVEN_MARGIN = 1.2  # size of exact experts, which grows with squared rows, over the estimate
 INPUT_COPIES = 4  # copies of a chunk's inputs, with those of earlier chunks that the allocator keeps
 KEPT_FEATURES = 2**30  # bytes of explicit features cached in memory during a fit, or a quarter of free memory
-SLACK = 64 * 2**20  # overhead of libraries and the allocator
+SLACK = 2**27  # overhead of libraries and of the allocator, which keeps what threads free
 
 
 @dataclass(frozen=True)

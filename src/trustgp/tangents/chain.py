@@ -41,7 +41,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
-CACHED_NUMBERS = {"cpu": 3 * 2**20, "cuda": 2**23}  # products at a time, so that their factors fit in a cache
+CACHED_NUMBERS = {"cpu": 2**19, "cuda": 2**23}  # products at a time, so that their factors fit in a cache
 
 
 @dataclass(frozen=True)
